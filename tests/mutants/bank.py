@@ -11,6 +11,7 @@ from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
+from tests.mutants.storage_queue import STORAGE_QUEUE
 
 _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_as_it_must"
 
@@ -19,6 +20,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
     *SIGNING,
     *SIMULATED_BUS,
+    *STORAGE_QUEUE,
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
+from aiohttp import ClientTimeout
 
 from jobq.cli.submit.already_there import known_ids
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown
@@ -82,10 +83,10 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
         await first.checkpoint("epoch 4")
     await proxy.heal()
     proxy.strike(Strike.SWALLOW_ANSWER, matches=lambda request: b"c%21" in request.body)  # of all that is written
-    queue._wire._seconds = 0.5
+    queue._wire._requests._timeout = ClientTimeout(total=0.5)
     with pytest.raises(SettlementUnknown):
         await first.checkpoint("epoch 4")  # it was done all the same
-    queue._wire._seconds = 5.0
+    queue._wire._requests._timeout = ClientTimeout(total=5.0)
     await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW))
     proxy.strike(Strike.BUSY, "GET", count=math.inf)
     with pytest.raises(BackendUnavailable, match="nothing of what was received"):

@@ -5,6 +5,7 @@ import math
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -277,7 +278,7 @@ class _Credential:
         self._seconds = seconds
         self.given = 0
 
-    async def get_token(self, *scopes: str) -> AccessToken:
+    async def get_token(self, *scopes: str, **_more: Any) -> AccessToken:
         assert scopes == ("https://servicebus.azure.net/.default",)
         self.given += 1
         ends = time.time() + self._seconds

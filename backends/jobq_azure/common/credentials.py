@@ -12,12 +12,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import AzureError, HttpResponseError
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity import CredentialUnavailableError
 from azure.identity.aio import DefaultAzureCredential
 
 from jobq.errors import AccessDenied, BackendUnavailable
+from jobq_azure.common.http_session import proxies_for
 
 if TYPE_CHECKING:
+    import aiohttp
     from azure.core.credentials import AccessToken
 
 _AUTHORITY: Final = "login.microsoftonline.com"
@@ -25,6 +28,8 @@ _SECRETS: Final = ("AZURE_CLIENT_SECRET", "AZURE_PASSWORD", "AZURE_CLIENT_CERTIF
 # The identity service's own words, up to what it adds for its support.
 _WORDS: Final = re.compile(r"AADSTS\d+: .*?(?=\s*Trace ID:|[\r\n]|$)")
 _MOST_WORDS: Final = 300
+_CONNECT_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 30.0
 _GIVEN: Final = "DEFAULT_IDENTITY_CLIENT_ID"  # of the user-assigned identity, as Azure Machine Learning says it
 _failure: ContextVar[Exception | None] = ContextVar("jobq_azure_identity_failure", default=None)
 
@@ -65,8 +70,21 @@ class Identity:
         await self._chain.close()
 
 
-def authority() -> str:
-    """Return the address of the identity service, for those who look for the proxy to it."""
+def identity_on(session: "aiohttp.ClientSession", account: str) -> Identity:
+    """Return a credential whose own requests go over a session that is another's, and through the environment's proxy.
+
+    Args:
+        session: closed by whoever made it.
+        account: or namespace, for messages.
+    """
+    transport = AioHttpTransport(
+        session=session, session_owner=False, connection_timeout=_CONNECT_SECONDS, read_timeout=_ANSWER_SECONDS
+    )
+    return Identity(account, transport=transport, proxies=proxies_for(_authority()))
+
+
+def _authority() -> str:
+    """Return the address of the identity service."""
     named = os.environ.get("AZURE_AUTHORITY_HOST") or _AUTHORITY
     return named if "://" in named else f"https://{named}"
 

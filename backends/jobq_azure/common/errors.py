@@ -5,16 +5,10 @@ The transport's own words do not say whether a request was sent: a connection th
 and each caller knows what that means for its verb (S5, S8).
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
-from azure.core.exceptions import (
-    AzureError,
-    ClientAuthenticationError,
-    DecodeError,
-    HttpResponseError,
-)
 
 from jobq.errors import (
     AccessDenied,
@@ -27,6 +21,7 @@ from jobq.errors import (
 )
 
 if TYPE_CHECKING:
+    from azure.core.exceptions import AzureError, HttpResponseError
     from azure.core.pipeline import PipelineResponse
 
 _T = TypeVar("_T")
@@ -93,14 +88,16 @@ async def answered(call: Awaitable[_T], place: str) -> _T:
     """
     try:
         return await call
-    except AzureError as error:
-        # Without the cause: its text may hold an address with a signature, or a key (A5).
-        raise meaning(error, place) from None
     except (JobqError, NoAnswer):
         raise
     except _NotTheirs as error:
         raise NoAnswer(f"{place}: {error}") from None
     except Exception as error:  # noqa: BLE001 - what the SDK trips over in an answer that is none of the service's
+        from azure.core.exceptions import AzureError  # noqa: PLC0415 - 25 ms that our own requests save
+
+        if isinstance(error, AzureError):
+            # Without the cause: its text may hold an address with a signature, or a key (A5).
+            raise meaning(error, place) from None
         raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
@@ -112,14 +109,20 @@ async def certain(call: Awaitable[_T]) -> _T:
         raise error.as_unavailable() from None
 
 
-def code_of(error: HttpResponseError) -> str:
+def code_of(error: "HttpResponseError") -> str:
     """Return the service's word for an error; the SDK has it as an enumeration for some, as text for others."""
     code = getattr(error, "error_code", None) or ""
     return str(getattr(code, "value", code))
 
 
-def meaning(error: AzureError, place: str) -> Exception:
+def meaning(error: "AzureError", place: str) -> Exception:
     """Return the error of ours that an error of the SDK means; see `answered`."""
+    from azure.core.exceptions import (  # noqa: PLC0415 - as in `answered`
+        ClientAuthenticationError,
+        DecodeError,
+        HttpResponseError,
+    )
+
     if isinstance(error, ClientAuthenticationError) and error.response is None:
         return NoCredential(
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
@@ -128,7 +131,7 @@ def meaning(error: AzureError, place: str) -> Exception:
     if isinstance(error, DecodeError):
         return Unreadable(f"{place}: the answer cannot be read")
     if isinstance(error, HttpResponseError) and error.status_code is not None:
-        return _meaning_of_status(error.status_code, code_of(error), place)
+        return refusal(error.status_code, code_of(error), place)
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
         return BackendUnavailable(f"{place}: {why_not_connected(inner)}")
@@ -145,7 +148,14 @@ def why_not_connected(error: Exception, what: str = "account") -> str:
     return f"cannot connect{where}; is that the right address, and open to this machine (firewall, proxy)?"
 
 
-def _meaning_of_status(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
+def refusal(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
+    """Return what a status that is no success means where a queue or its blobs were asked.
+
+    Args:
+        status: of HTTP.
+        code: the service's word; empty = it said none.
+        place: ACCOUNT/QUEUE, for messages.
+    """
     if code in _LOST:
         return LockLost(f"the receipt is stale ({status} {code}): the lease ran out, or it was settled or taken")
     if code in {"QueueAlreadyExists", "ContainerAlreadyExists"}:  # the SDK raises the first for a 204 too
@@ -208,12 +218,23 @@ class _NotTheirs(Exception):
 
 
 def from_the_service(response: "PipelineResponse[Any, Any]") -> None:
-    """Let no answer count that the service itself has not given; a hook of the SDK's clients.
+    """Let no answer count that the service itself has not given (`foreign_answer`); a hook of the SDK's clients."""
+    answer = response.http_response
+    if (foreign := foreign_answer(answer.status_code, answer.headers)) is not None:
+        raise _NotTheirs(foreign)
+
+
+def foreign_answer(status: int, headers: Mapping[str, str]) -> str | None:
+    """Return what is to be said of an answer that the storage service itself has not given; None = it is the service's.
 
     A proxy on the way may answer 200 or 204 to anything, and a renewal or a settle would be believed that nobody has
     made (P1, S5); or 404 or 503 to what the service has done, and it would count as not done (S1, S8). The service sets
     `x-ms-request-id` on every answer.
+
+    Args:
+        status: of HTTP.
+        headers: whose names are found in any case.
     """
-    answer = response.http_response
-    if not answer.headers.get("x-ms-request-id"):
-        raise _NotTheirs(f"an answer that is not the service's ({answer.status_code}): what stands between?")
+    if headers.get("x-ms-request-id"):
+        return None
+    return f"an answer that is not the service's ({status}): what stands between?"

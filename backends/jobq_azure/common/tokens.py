@@ -1,4 +1,4 @@
-"""What signs requests to Service Bus: a shared access signature of our own making, one that was given, or an identity.
+"""Tokens that sign requests: a shared access signature of our own making, one that was given, or an identity's.
 
 A token is made anew well before it ends, and in the background while the old one still serves: a renewal of a lock must
 not wait for an identity service that is slow. Ends are counted on this machine's clock of elapsed time.
@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 from jobq.errors import JobqError
@@ -31,8 +31,8 @@ _log: Final = logging.getLogger(__name__)
 class Credential(Protocol):
     """What gives Entra's tokens: `jobq_azure.common.credentials.Identity`, or any credential of azure-identity."""
 
-    async def get_token(self, *scopes: str) -> "AccessToken":
-        """Return a token."""
+    async def get_token(self, *scopes: str, **more: Any) -> "AccessToken":
+        """Return a token; `more` may hold a `tenant_id`."""
         ...
 
     async def close(self) -> None:
@@ -101,8 +101,10 @@ class Tokens:
         self._coming = None
         if coming.cancelled() or (error := coming.exception()) is None:
             return
-        self._due = time.monotonic() + _AGAIN_SECONDS
-        if isinstance(error, JobqError | NoAnswer):
+        now = time.monotonic()
+        self._due = now + _AGAIN_SECONDS
+        # Else somebody waits for it, and is told.
+        if self._token is not None and now < self._ends and isinstance(error, JobqError | NoAnswer):
             _log.warning("no new token of Azure yet: %s", error)
 
 
@@ -137,17 +139,18 @@ def given(signature: str) -> Obtain:
     return obtain
 
 
-def identified(credential: Credential, place: str, scope: str = SCOPE) -> Obtain:
+def identified(credential: Credential, place: str, scope: str = SCOPE, **more: Any) -> Obtain:
     """Return what signs in as this machine or user.
 
     Args:
         credential: gives tokens.
         place: for messages.
         scope: what the token is to be good for.
+        **more: what else the credential is told, such as `tenant_id`.
     """
 
     async def obtain() -> Token:
-        found = await answered(credential.get_token(scope), place)
+        found = await answered(credential.get_token(scope, **more), place)
         return Token(f"Bearer {found.token}", max(0.0, found.expires_on - time.time()))
 
     return obtain

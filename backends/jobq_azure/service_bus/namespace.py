@@ -156,7 +156,9 @@ class Namespace:
             self._tokens = Tokens(signing(resource, place.policy, place.key, lambda: self._ahead))
         else:
             if self.credential is None:
-                self.credential = _identity(place, self._session)
+                from jobq_azure.common.credentials import identity_on  # noqa: PLC0415 - 0.1 s that a key saves
+
+                self.credential = identity_on(self._session, place.namespace)
             self._tokens = Tokens(identified(self.credential, str(place)))
         return self
 
@@ -247,14 +249,3 @@ def _seconds(date: str) -> float | None:
         return parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None
-
-
-def _identity(place: QueueAddress, session: aiohttp.ClientSession) -> Credential:
-    from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as the next
-
-    from jobq_azure.common.credentials import Identity, authority  # noqa: PLC0415 - 0.1 s that a key saves
-
-    transport = AioHttpTransport(
-        session=session, session_owner=False, connection_timeout=_CONNECT_SECONDS, read_timeout=_ANSWER_SECONDS
-    )
-    return Identity(place.namespace, transport=transport, proxies=proxies_for(authority()))

@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
-from azure.core.pipeline.transport import AioHttpTransport
-from azure.storage.queue.aio import QueueClient
 
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.task import MAX_BODY_BYTES
 from jobq_azure.common.errors import NoAnswer, from_the_service
 from jobq_azure.common.http_session import new_session, proxies_for
+from jobq_azure.common.storage_requests import StorageRequests
+from jobq_azure.common.storage_signing import Signing, StorageService, shared_key
 from jobq_azure.storage.blob_client import CONTAINER as LEASES
 from jobq_azure.storage.blob_client import BlobWire
 from jobq_azure.storage.large_payloads import CONTAINER, Payloads
 from jobq_azure.storage.queue_client import StorageQueueClient
 
 if TYPE_CHECKING:
+    from azure.core.pipeline.transport import AioHttpTransport
     from azure.storage.blob.aio import ContainerClient
+    from azure.storage.queue.aio import QueueClient
+
+    from jobq_azure.common.credentials import Identity
 
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _QUEUE: Final = re.compile(r"(?=.{3,56}\Z)[a-z0-9]+(-[a-z0-9]+)*")  # the service takes 63: seven are for `-failed`
@@ -31,7 +35,11 @@ AZURITE: Final = "devstoreaccount1"
 _AZURITE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _LOOK: Final = aiohttp.ClientTimeout(total=5)
 _CONNECT_SECONDS: Final = 5.0
-_ANSWER_SECONDS: Final = 30.0  # the service gives up by itself after 30 s
+_ANSWER_SECONDS: Final = 30.0  # without a byte; the service gives up by itself after 30 s
+_REQUEST_SECONDS: Final = 60.0  # the whole of one of our own: an answer may not drip for ever
+_TOKEN_SECONDS: Final = 60.0
+# The first with which a refusal names the tenant whose tokens are taken; all that is asked for is older.
+_VERSION: Final = "2019-12-12"
 
 
 def check_names(account: str, queue: str) -> None:
@@ -58,7 +66,8 @@ class Account:
         self.name = name
         self._suffix = suffix
         self._parts = None if connection_string is None else parts_of(connection_string)
-        self._credential: Any = None
+        self._credential: Identity | None = None
+        self._signing: Signing | None = None
         self._session: aiohttp.ClientSession | None = None
         if self._parts is not None and (owner := self._parts.get("accountname", name)) != name:
             raise ConfigurationError(f"the connection string is of account {owner!r}, and the queue's is {name!r}")
@@ -70,6 +79,8 @@ class Account:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._signing is not None:
+            await self._signing.aclose()
         if self._credential is not None:
             await self._credential.close()
         if self._session is not None:
@@ -77,9 +88,28 @@ class Account:
 
     def wire(self, queue: str) -> StorageQueueClient:
         """Return the requests to one queue."""
+        assert self._session is not None, "enter it first"
+        place = f"{self.name}/{queue}"
+        if self._signing is None:
+            self._signing = Signing(
+                self._service("queue"),
+                key_scheme=shared_key,
+                version=_VERSION,
+                identity=self._identity,
+                place=place,
+                seconds=_TOKEN_SECONDS,
+            )
+        timeout = aiohttp.ClientTimeout(
+            total=_REQUEST_SECONDS, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS
+        )
+        requests = StorageRequests(self._session, self._signing, place=place, timeout=timeout)
+        return StorageQueueClient(requests, lambda: self._queue(queue), queue, place)
+
+    def _queue(self, name: str) -> "QueueClient":
+        from azure.storage.queue.aio import QueueClient  # noqa: PLC0415 - 0.1 s that few commands need
+
         url, credential = self._signed("queue")
-        client = QueueClient(url, queue, credential=credential, **self._ways(url))
-        return StorageQueueClient(client, f"{self.name}/{queue}")
+        return QueueClient(url, name, credential=credential, **self._ways(url))
 
     async def now(self) -> float:
         """Return the service's clock, in seconds since the epoch, to the second; an answer of any kind has it.
@@ -88,9 +118,8 @@ class Account:
             NoAnswer: there is none.
         """
         assert self._session is not None
-        url, _ = self._signed("queue")
         try:
-            async with self._session.get(url, allow_redirects=False, timeout=_LOOK) as answer:
+            async with self._session.get(self._service("queue").url, allow_redirects=False, timeout=_LOOK) as answer:
                 return parsedate_to_datetime(answer.headers["Date"]).timestamp()
         except (aiohttp.ClientError, TimeoutError, OSError, LookupError, ValueError) as error:
             raise NoAnswer(f"{self.name}: the clock of the account is not known ({type(error).__name__})") from None
@@ -127,7 +156,9 @@ class Account:
             **self._ways(url),
         )
 
-    def _transport(self) -> AioHttpTransport:
+    def _transport(self) -> "AioHttpTransport":
+        from azure.core.pipeline.transport import AioHttpTransport  # noqa: PLC0415 - as the SDK
+
         # The transport's limits replace the session's, and the client's own are not read beside a transport.
         return AioHttpTransport(
             session=self._session,
@@ -146,24 +177,33 @@ class Account:
             "raw_response_hook": from_the_service,
         }
 
-    def _signed(self, service: str) -> tuple[str, Any]:
-        """Return the address of a service of this account, `queue` or `blob`, and what signs in there."""
-        if self._parts is None:
-            return f"https://{self.name}.{service}.{self._suffix}", self._identity()
-        protocol = self._parts.get("defaultendpointsprotocol", "https")
-        suffix = self._parts.get("endpointsuffix", self._suffix)
-        url = self._parts.get(f"{service}endpoint", f"{protocol}://{self.name}.{service}.{suffix}")
-        if key := self._parts.get("accountkey"):
-            return url, {"account_name": self.name, "account_key": key}
+    def _service(self, kind: str) -> StorageService:
+        """Return where a service of this account is, `queue` or `blob`, and the secret that signs in there, if any."""
+        parts = self._parts or {}
+        protocol = parts.get("defaultendpointsprotocol", "https")
+        suffix = parts.get("endpointsuffix", self._suffix)
+        url = parts.get(f"{kind}endpoint", f"{protocol}://{self.name}.{kind}.{suffix}").rstrip("/")
+        key = parts.get("accountkey")
+        signature = None if key else parts.get("sharedaccesssignature", "").removeprefix("?") or None
+        return StorageService(account=self.name, url=url, key=key, signature=signature)
+
+    def _signed(self, kind: str) -> tuple[str, Any]:
+        """Return the address of a service, and what signs in there, as the SDK takes them."""
+        service = self._service(kind)
+        if service.key is not None:
+            return service.url, {"account_name": self.name, "account_key": service.key}
+        if service.signature is None:
+            return service.url, self._identity()
         from azure.core.credentials import AzureSasCredential  # noqa: PLC0415 - rarely used
 
-        return url, AzureSasCredential(self._parts["sharedaccesssignature"].removeprefix("?"))
+        return service.url, AzureSasCredential(service.signature)
 
-    def _identity(self) -> Any:
+    def _identity(self) -> "Identity":
         if self._credential is None:
-            from jobq_azure.common.credentials import Identity, authority  # noqa: PLC0415 - 0.1 s that a key saves
+            assert self._session is not None, "enter it first"
+            from jobq_azure.common.credentials import identity_on  # noqa: PLC0415 - 0.1 s that a key saves
 
-            self._credential = Identity(self.name, transport=self._transport(), proxies=proxies_for(authority()))
+            self._credential = identity_on(self._session, self.name)
         return self._credential
 
 

@@ -37,10 +37,10 @@ from jobq_azure.storage.queue_client import (
     EPOCH_SECONDS,
     LONGEST,
     MOST_AT_ONCE,
-    Message,
     StorageQueueClient,
     whole_seconds,
 )
+from jobq_azure.storage.queue_messages import Message
 from jobq_azure.storage.time_to_live import TimeToLiveRemoval
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)

@@ -11,13 +11,11 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from azure.core import MatchConditions
-from azure.core.exceptions import AzureError, HttpResponseError
-
 from jobq.errors import AccessDenied, LockLost
 from jobq_azure.common.errors import NoBlob, Unreadable, code_of, from_the_service, meaning
 
 if TYPE_CHECKING:  # the SDK of blobs is imported where `Account.blobs` is asked for
+    from azure.core.exceptions import HttpResponseError
     from azure.storage.blob.aio import BlobClient, BlobLeaseClient, ContainerClient
 
 CONTAINER: Final = "jobq-leases"
@@ -121,6 +119,8 @@ class BlobWire:
             LockLost: it is not leased under this key, or leased though no key is given.
             Changed: it was written meanwhile.
         """
+        from azure.core import MatchConditions  # noqa: PLC0415 - as above
+
         more: dict[str, Any] = {} if key is None else {"lease": key}
         written = await self._ask(
             self._blob(name).upload_blob(
@@ -172,6 +172,8 @@ class BlobWire:
 
 
 async def _asked(call: Awaitable[_T], place: str) -> _T:
+    from azure.core.exceptions import AzureError, HttpResponseError  # noqa: PLC0415 - as above
+
     try:
         return await call
     except HttpResponseError as error:
@@ -182,7 +184,7 @@ async def _asked(call: Awaitable[_T], place: str) -> _T:
         raise Unreadable(f"{place}: the answer cannot be read ({type(error).__name__})") from None
 
 
-def _meaning(error: HttpResponseError, place: str) -> Exception:
+def _meaning(error: "HttpResponseError", place: str) -> Exception:
     code = code_of(error)
     if code in _NO_PLACE:
         return NoBlob(f"{place}: there is no such blob")

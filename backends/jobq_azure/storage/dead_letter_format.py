@@ -10,7 +10,7 @@ from jobq.formats.task_fields import MAX_EPOCH
 from jobq.task import Task
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
-from jobq_azure.storage.queue_client import Message
+from jobq_azure.storage.queue_messages import Message
 
 _T = TypeVar("_T")
 _UNTOLD: Final = "written by another program, or too large for its story"

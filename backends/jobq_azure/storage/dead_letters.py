@@ -31,7 +31,8 @@ from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
-from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, Message, StorageQueueClient
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, StorageQueueClient
+from jobq_azure.storage.queue_messages import Message
 
 SUFFIX: Final = "-failed"
 _HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through

@@ -18,7 +18,8 @@ from jobq_azure.storage.dead_letters import StorageDeadLetters
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent, size_of
-from jobq_azure.storage.queue_client import LONGEST, Message, StorageQueueClient, whole_seconds
+from jobq_azure.storage.queue_client import LONGEST, StorageQueueClient, whole_seconds
+from jobq_azure.storage.queue_messages import Message
 
 if TYPE_CHECKING:
     from jobq.journal.records import Beat

@@ -11,7 +11,8 @@ from jobq.examination import Finding, Verdict
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.examination import clock
 from jobq_azure.storage.account import Account
-from jobq_azure.storage.queue_client import Message, StorageQueueClient
+from jobq_azure.storage.queue_client import StorageQueueClient
+from jobq_azure.storage.queue_messages import Message
 
 _SHORT_SECONDS: Final = 1
 _LONG_SECONDS: Final = 30

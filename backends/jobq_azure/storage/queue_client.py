@@ -1,49 +1,35 @@
-"""One Storage Queue, one method a request: no retry here, none in the SDK and none below it.
+"""One Storage Queue, one method a request: no retry here, and none below.
 
-The official SDK speaks; this module sets what it would otherwise decide for us: the time to live
-is always -1 (the service's default deletes after 7 days), an update always names its visibility, a body is sent
-only where it is to change, and nothing is ever sent twice.
+What tasks cost (put, get, update, delete, and the two looks that a worker takes at its start and end, a peek and a
+count) are requests of our own; for all else the official SDK speaks, which is imported then. The time to live is always
+-1 (the service's default deletes after 7 days), an update always names its visibility, a body is sent only where it is
+to change, and nothing is ever sent twice.
+https://learn.microsoft.com/rest/api/storageservices/operations-on-messages
 """
 
 import contextlib
 import math
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final, TypeVar
-
-from azure.storage.queue.aio import QueueClient
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote
 
 from jobq.errors import BackendUnavailable, QueueNotFound
-from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, answered
+from jobq_azure.common.errors import AlreadyThere, NoCredential, Unreadable, answered, refusal
+from jobq_azure.common.storage_requests import StorageAnswer, StorageRequests
+from jobq_azure.storage.queue_messages import MOST_DIGITS, Message, read, written
+
+if TYPE_CHECKING:
+    from azure.storage.queue.aio import QueueClient
 
 MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
 FOR_EVER: Final = -1
-_NEVER: Final = 9999  # the year in which the service says that such messages expire
 EPOCH_SECONDS: Final = 1.0  # the grain of when a message was put into its queue
+_XML: Final = "application/xml"
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """A message as it was handed out.
-
-    Attributes:
-        id: the service's.
-        text: as stored.
-        receipt: fences what is done with it; empty when it was only peeked at.
-        deliveries: how often it was handed out, this time included.
-        inserted: when it was put into the queue, in seconds since 1970 by the service's clock; 0 = it did not say.
-        expires: when the service deletes it, leased or not, in seconds since 1970 by its clock; 0 = never.
-    """
-
-    id: str
-    text: str = field(repr=False)
-    receipt: str = field(repr=False)  # a secret of the worker's (A6)
-    deliveries: int
-    inserted: int = 0
-    expires: int = 0
 
 
 def whole_seconds(length: timedelta) -> int:
@@ -55,81 +41,114 @@ class StorageQueueClient:
     """Requests to one queue.
 
     Args:
-        client: the SDK's, made by `Account.client`.
+        requests: to the queues of its account.
+        open_sdk: returns the SDK's client of this queue; asked once, when it is needed.
+        queue: its name.
         place: ACCOUNT/QUEUE, for messages.
     """
 
-    def __init__(self, client: QueueClient, place: str) -> None:
-        self._client = client
+    def __init__(
+        self, requests: StorageRequests, open_sdk: "Callable[[], QueueClient]", queue: str, place: str
+    ) -> None:
+        self._requests = requests
+        self._open_sdk = open_sdk
+        self._queue = f"/{queue}"
+        self._messages = f"/{queue}/messages"
+        self._opened: QueueClient | None = None
         self.place = place
         self._was_served = False
 
     async def create(self) -> None:
         """Make the queue; one that is there is left as it is."""
         with contextlib.suppress(AlreadyThere):
-            await self.ask(self._client.create_queue())
+            await self.ask(self._sdk.create_queue())
 
     async def delete_queue(self) -> None:
         """Delete the queue with all in it; one that is not there is no error."""
         with contextlib.suppress(QueueNotFound):
-            await self.ask(self._client.delete_queue())
+            await self.ask(self._sdk.delete_queue())
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
-        """Add a message, and return its id and a receipt that deletes it."""
+        """Add a message, and return its id and a receipt that deletes it; raises MalformedTask: it cannot be sent."""
         sent = await self.put_leased(text, hidden_seconds)
         return sent.id, sent.receipt
 
     async def put_leased(self, text: str, seconds: int) -> Message:
         """Add a message that is hidden for so many seconds, and return it as if it had been received."""
-        sent = await self.ask(self._client.send_message(text, visibility_timeout=seconds, time_to_live=FOR_EVER))
-        self._given(sent.id and sent.pop_receipt)
-        return _message(sent)
+        query = {"visibilitytimeout": str(seconds), "messagettl": str(FOR_EVER)}
+        answer = await self._send("POST", self._messages, query, HTTPStatus.CREATED, written(text))
+        sent = self._read(answer, are_leased=True)
+        if len(sent) != 1:
+            raise Unreadable(f"{self.place}: an answer without the message that was put")
+        return replace(sent[0], text=text)  # which an answer to a put does not hold
 
     async def get(self, count: int, seconds: int) -> list[Message]:
         """Lease up to `count` messages, 32 at most, for so many seconds."""
-        pages = self._client.receive_messages(
-            messages_per_page=min(count, MOST_AT_ONCE), visibility_timeout=seconds
-        ).by_page()
-        return await self.ask(self._first_of(pages))
+        query = {"numofmessages": str(min(count, MOST_AT_ONCE)), "visibilitytimeout": str(seconds)}
+        return self._read(await self._send("GET", self._messages, query, HTTPStatus.OK), are_leased=True)
 
     async def peek(self, count: int) -> list[Message]:
-        """Look at the first messages, 32 at most."""
-        found = await self.ask(self._client.peek_messages(min(count, MOST_AT_ONCE)))
-        return [_message(each) for each in found]  # without receipts
+        """Look at the first messages, 32 at most; they have no receipts."""
+        query = {"peekonly": "true", "numofmessages": str(min(count, MOST_AT_ONCE))}
+        return self._read(await self._send("GET", self._messages, query, HTTPStatus.OK), are_leased=False)
 
     async def update(self, message_id: str, receipt: str, seconds: int, text: str | None = None) -> str:
         """Hide a message for so many seconds from now, with another text when one is given; return its new receipt."""
-        # By id: given its own message object, the SDK would send the text that it had at the receive once more.
-        updated = await self.ask(
-            self._client.update_message(message_id, receipt, content=text, visibility_timeout=seconds)
-        )
-        return self._given(updated.pop_receipt)
+        query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
+        body = b"" if text is None else written(text)
+        answer = await self._send("PUT", self._path_of(message_id), query, HTTPStatus.NO_CONTENT, body)
+        new = set(answer.headers.getall("x-ms-popreceipt", ()))
+        if len(new) != 1 or "" in new:
+            raise Unreadable(f"{self.place}: an answer without a receipt")
+        return new.pop()
 
     async def delete(self, message_id: str, receipt: str) -> None:
         """Delete a message."""
-        await self.ask(self._client.delete_message(message_id, receipt))
+        await self._send("DELETE", self._path_of(message_id), {"popreceipt": receipt}, HTTPStatus.NO_CONTENT)
 
     async def clear(self) -> None:
         """Delete all messages."""
-        await self.ask(self._client.clear_messages())
+        await self.ask(self._sdk.clear_messages())
 
     async def count(self) -> int:
         """Return about how many messages there are, hidden ones included."""
-        return int((await self.ask(self._client.get_queue_properties())).approximate_message_count or 0)
+        answer = await self._send("GET", self._queue, {"comp": "metadata"}, HTTPStatus.OK)
+        count = answer.headers.get("x-ms-approximate-messages-count", "")
+        if not (count.isascii() and count.isdecimal() and len(count) <= MOST_DIGITS):
+            raise Unreadable(f"{self.place}: an answer without the number of messages")
+        return int(count)
 
-    async def _first_of(self, pages: "object") -> list[Message]:
-        async for page in pages:  # type: ignore[attr-defined] # the SDK's pager
-            found = [_message(each) async for each in page]
-            for message in found:
-                self._given(message.id and message.receipt)
-            return found
-        return []
+    def _path_of(self, message_id: str) -> str:
+        return f"{self._messages}/{quote(message_id, safe='')}"
 
-    def _given(self, value: str | None) -> str:
-        """Return an id or receipt of an answer; one without it is none of the service's, whatever its status says."""
-        if not value:
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str], done: int, body: bytes = b""
+    ) -> StorageAnswer:
+        """Return the answer if its status says that it is done; raises as `answered` does."""
+        headers = {"Accept": _XML, "Content-Type": _XML} if body else {"Accept": _XML}
+        answer = await self._requests.send(method, path, query, headers, body)
+        self._was_served = True
+        if answer.status == done:
+            return answer
+        if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise Unreadable(f"{self.place}: an answer that nobody expects ({answer.status})")
+        raise refusal(answer.status, answer.code, self.place)
+
+    def _read(self, answer: StorageAnswer, *, are_leased: bool) -> list[Message]:
+        """Return what an answer hands out; raises Unreadable: it was handed out to nobody."""
+        try:
+            found = read(answer.body)
+        except (ValueError, OverflowError):
+            raise Unreadable(f"{self.place}: the answer cannot be read") from None
+        if are_leased and not all(message.receipt for message in found):
             raise Unreadable(f"{self.place}: an answer without a receipt")
-        return str(value)
+        return found
+
+    @property
+    def _sdk(self) -> "QueueClient":
+        if self._opened is None:
+            self._opened = self._open_sdk()
+        return self._opened
 
     async def ask(self, call: Awaitable[_T]) -> _T:
         """Return what a call of the SDK returns; raises as `answered` does."""
@@ -141,16 +160,3 @@ class StorageQueueClient:
             raise
         self._was_served = True
         return result
-
-
-def _message(found: "object") -> Message:
-    inserted: datetime | None = found.inserted_on  # type: ignore[attr-defined] # as below
-    expires: datetime | None = found.expires_on  # type: ignore[attr-defined]
-    return Message(
-        id=str(found.id),  # type: ignore[attr-defined] # the SDK's message, as in the next
-        text=str(found.content or ""),  # type: ignore[attr-defined]
-        receipt=str(found.pop_receipt or ""),  # type: ignore[attr-defined]
-        deliveries=int(found.dequeue_count or 0),  # type: ignore[attr-defined]
-        inserted=0 if inserted is None else max(0, int(inserted.timestamp())),
-        expires=0 if expires is None or expires.year >= _NEVER else max(1, int(expires.timestamp())),
-    )

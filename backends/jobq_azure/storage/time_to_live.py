@@ -13,7 +13,8 @@ from typing import Final
 from jobq.errors import JobqError, LockLost, MalformedTask
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, size_of
-from jobq_azure.storage.queue_client import EPOCH_SECONDS, Message, StorageQueueClient
+from jobq_azure.storage.queue_client import EPOCH_SECONDS, StorageQueueClient
+from jobq_azure.storage.queue_messages import Message
 
 _log: Final = logging.getLogger(__name__)
 

@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, Final, Self
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
 
 import aiohttp
-from yarl import URL
 
-from jobq.errors import BackendUnavailable
-from jobq_azure.common.errors import NEVER_CONNECTED, NoAnswer, why_not_connected
-from jobq_azure.common.http_session import new_session, proxies_for
-from jobq_azure.table_journal.auth import Signing
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.http_session import new_session
+from jobq_azure.common.storage_requests import StorageAnswer, StorageRequests
+from jobq_azure.common.storage_signing import Signing, shared_key_lite
 from jobq_azure.table_journal.errors import refusal
 from jobq_azure.table_journal.location import TABLE, TablePlace
+
+if TYPE_CHECKING:
+    from jobq_azure.common.credentials import Identity
 
 MOST_ROWS: Final = 100  # of one transaction, by the service
 PAGE_ROWS: Final = 1000  # of one look, by the service
@@ -33,9 +35,8 @@ _CONNECT_SECONDS: Final = 5.0
 _SKEW_SECONDS: Final = 2.0  # a date has whole seconds: less is no difference between two clocks
 _JSON: Final = "application/json;odata=nometadata"
 _ETAGS: Final = "application/json;odata=fullmetadata"
-_CLOSED: Final = (aiohttp.ServerDisconnectedError, ConnectionResetError)
+_VERSION: Final = "2019-02-02"
 _STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
-_CODE: Final = re.compile(rb'"code": *"(\w+)"|<(?:m:)?code>(\w+)</', re.IGNORECASE)
 Row = dict[str, Any]
 
 
@@ -64,13 +65,6 @@ class Write:
     etag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class TableWire:
     """Requests to one table; an asynchronous context manager.
 
@@ -82,19 +76,43 @@ class TableWire:
     def __init__(self, place: TablePlace, seconds: float) -> None:
         self.place = place
         self._seconds = seconds
-        self._proxy = proxies_for(place.url).get(urlsplit(place.url).scheme)
-        self._signing = Signing(place, seconds)
         self._ahead = 0.0
+        self._identity: Identity | None = None
         self._session: aiohttp.ClientSession
+        self._signing: Signing
+        self._requests: StorageRequests
 
     async def __aenter__(self) -> Self:
+        place = self.place
+        self._signing = Signing(
+            place,
+            key_scheme=shared_key_lite,
+            version=_VERSION,
+            identity=self._signed_in,
+            place=str(place),
+            seconds=self._seconds,
+        )
         self._session = await new_session()
-        self._signing.begin(self._session)
+        self._requests = StorageRequests(
+            self._session,
+            self._signing,
+            place=str(place),
+            timeout=aiohttp.ClientTimeout(total=self._seconds, sock_connect=_CONNECT_SECONDS),
+            repeats_closed=True,
+        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._signing.aclose()
+        if self._identity is not None:
+            await self._identity.close()
         await self._session.close()
+
+    def _signed_in(self) -> "Identity":
+        from jobq_azure.common.credentials import identity_on  # noqa: PLC0415 - 0.1 s that a key saves
+
+        self._identity = identity_on(self._session, self.place.account)
+        return self._identity
 
     def now(self) -> float:
         """Return wall time by the service's clock, as far as that is known to differ from this machine's."""
@@ -104,7 +122,7 @@ class TableWire:
         """Make the table; one that is there is left as it is."""
         answer = await self._request("POST", "/Tables", body=json.dumps({"TableName": TABLE}).encode())
         if answer.status not in {HTTPStatus.NO_CONTENT, HTTPStatus.CREATED, HTTPStatus.CONFLICT}:
-            raise refusal(answer.status, _code(answer), self.place)
+            raise refusal(answer.status, answer.code, self.place)
 
     async def look(
         self,
@@ -136,7 +154,7 @@ class TableWire:
             query["$select"] = f"PartitionKey,RowKey,Timestamp,{select}"
         answer = await self._request("GET", f"/{TABLE}()", query | dict(after or {}), accept=_ETAGS if etags else _JSON)
         if answer.status != HTTPStatus.OK:
-            raise refusal(answer.status, _code(answer), self.place)
+            raise refusal(answer.status, answer.code, self.place)
         following = {
             name: value
             for name in ("NextPartitionKey", "NextRowKey")
@@ -164,7 +182,7 @@ class TableWire:
         query = {"$filter": f"PartitionKey eq '{partition}' and RowKey eq '{row}'"}
         answer = await self._request("GET", f"/{TABLE}()", query, accept=_ETAGS)
         if answer.status != HTTPStatus.OK:
-            raise refusal(answer.status, _code(answer), self.place)
+            raise refusal(answer.status, answer.code, self.place)
         found = self._rows(answer)
         return found[0] if found else None
 
@@ -181,14 +199,14 @@ class TableWire:
             "POST", "/$batch", body=self._transaction(partition, writes), kind=f"multipart/mixed; boundary={boundary}"
         )
         if answer.status != HTTPStatus.ACCEPTED:
-            raise refusal(answer.status, _code(answer), self.place)
+            raise refusal(answer.status, answer.code, self.place)
         statuses = [int(found) for found in _STATUS.findall(answer.body)]
         if len(statuses) == len(writes) and all(200 <= status < 300 for status in statuses):  # noqa: PLR2004 - success
             return
         failed = next((status for status in statuses if status >= HTTPStatus.BAD_REQUEST), None)
         if failed is None:
             raise NoAnswer(f"{self.place}: the answer cannot be read")
-        raise refusal(failed, _code(answer), self.place, answer.body)
+        raise refusal(failed, answer.code, self.place, answer.body)
 
     def _transaction(self, partition: str, writes: Sequence[Write]) -> bytes:
         parts = [b"--batch_jobq\r\nContent-Type: multipart/mixed; boundary=changeset_jobq\r\n\r\n"]
@@ -222,47 +240,22 @@ class TableWire:
         body: bytes = b"",
         kind: str = "application/json",
         accept: str = _JSON,
-    ) -> _Answer:
-        url, headers = await self._signing.signed(path, query or {})
-        headers |= {"Accept": accept, "Accept-Encoding": "identity", "DataServiceVersion": "3.0"}
+    ) -> StorageAnswer:
+        headers = {"Accept": accept, "DataServiceVersion": "3.0"}
         if body:
             headers |= {"Content-Type": kind, "Prefer": "return-no-content"}
-        try:
-            try:
-                answer = await self._sent(method, url, headers, body)
-            except _CLOSED:  # a kept connection that the service has given up meanwhile
-                answer = await self._sent(method, url, headers, body)
-        except NEVER_CONNECTED as error:
-            raise BackendUnavailable(f"{self.place}: {why_not_connected(error)}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            # Without the cause: its text may hold a signature (A5).
-            raise NoAnswer(f"{self.place}: the answer was lost ({type(error).__name__})") from None
-        if not answer.headers.get("x-ms-request-id"):
-            raise NoAnswer(f"{self.place}: an answer that is not the service's ({answer.status}): what stands between?")
+        answer = await self._requests.send(method, path, query or {}, headers, body)
         self._set_clock(answer)
         return answer
 
-    async def _sent(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> _Answer:
-        async with self._session.request(
-            method,
-            URL(url, encoded=True),
-            data=body or None,
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=self._seconds, sock_connect=_CONNECT_SECONDS),
-            proxy=self._proxy,
-            allow_redirects=False,
-        ) as found:
-            named = {name.lower(): value for name, value in found.headers.items()}
-            return _Answer(found.status, named, await found.read())
-
-    def _set_clock(self, answer: _Answer) -> None:
+    def _set_clock(self, answer: StorageAnswer) -> None:
         try:
             ahead = parsedate_to_datetime(answer.headers.get("date", "")).timestamp() + 0.5 - time.time()
         except ValueError:
             return
         self._ahead = ahead if abs(ahead) > _SKEW_SECONDS else 0.0
 
-    def _rows(self, answer: _Answer) -> list[Row]:
+    def _rows(self, answer: StorageAnswer) -> list[Row]:
         try:
             rows: list[Row] = json.loads(answer.body)["value"]
             if all(isinstance(row["RowKey"], str) for row in rows):
@@ -270,11 +263,3 @@ class TableWire:
         except (ValueError, LookupError, TypeError):
             pass
         raise NoAnswer(f"{self.place}: the answer cannot be read")
-
-
-def _code(answer: _Answer) -> str:
-    """Return the service's word for an error."""
-    if code := answer.headers.get("x-ms-error-code"):
-        return code
-    found = _CODE.search(answer.body)
-    return (found[1] or found[2]).decode() if found else ""

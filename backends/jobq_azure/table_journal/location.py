@@ -2,12 +2,13 @@
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
 from jobq.spec import STORAGE_QUEUE, QueueSpec
+from jobq_azure.common.storage_signing import StorageService
 from jobq_azure.storage.account import AZURITE, connection_string_of, parts_of
 
 TABLE: Final = "jobqjournal"
@@ -16,24 +17,16 @@ _SCHEME: Final = "tables://"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePlace:
+class TablePlace(StorageService):
     """One table, and the part of it that is one queue's.
 
     Attributes:
-        account: of storage.
-        url: of its tables; no slash at the end.
         queue: the partition of the queue: no two queues share one, wherever they are.
         spec: of the queue, for messages.
-        key: of the account; None = another way.
-        signature: of shared access, as a query; likewise.
     """
 
-    account: str
-    url: str
     queue: str
     spec: str
-    key: str | None = field(default=None, repr=False)
-    signature: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"{self.account} (table {TABLE})"

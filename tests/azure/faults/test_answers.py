@@ -76,7 +76,7 @@ async def test_a_credential_that_fails_later_ends_no_worker() -> None:
     async def served() -> str:
         return "yes"
 
-    wire = StorageQueueClient(object(), "account/queue")  # type: ignore[arg-type] # no request is made
+    wire = StorageQueueClient(object(), object, "queue", "account/queue")  # type: ignore[arg-type] # no request is made
     with pytest.raises(AccessDenied, match="az login"):
         await wire.ask(refused())
     assert await wire.ask(served()) == "yes"

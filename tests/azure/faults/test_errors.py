@@ -246,7 +246,9 @@ async def test_the_sdk_is_quiet(stage: Stage) -> None:
         logging.getLogger().setLevel(logging.DEBUG)
         logging.getLogger("azure").setLevel(logging.NOTSET)
         account = await stage.stack.enter_async_context(Account(ACCOUNT, stage.azurite.connection_string, ""))
-        assert await account.wire(stage.queue).count() == 0
+        wire = account.wire(stage.queue)
+        await wire.clear()
+        assert await wire.count() == 0
     finally:
         logging.getLogger().removeHandler(kept)
         for name, level in levels.items():

@@ -35,7 +35,7 @@ _SIGNS_IN = {
 }
 
 
-def _certified(folder: Path) -> tuple[Path, Path]:
+def certified(folder: Path) -> tuple[Path, Path]:
     """Make a certificate for 127.0.0.1 that signs itself; return its file and its key's."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
@@ -61,7 +61,7 @@ def _certified(folder: Path) -> tuple[Path, Path]:
 @asynccontextmanager
 async def _identity_service(folder: Path, status: int, words: str) -> AsyncIterator[dict[str, str]]:
     """Answer every request in the way of the identity service; yield what leads a command line to it."""
-    certificate, key = _certified(folder)
+    certificate, key = certified(folder)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     body = json.dumps({"error": "invalid_client", "error_description": words}).encode()
