@@ -334,6 +334,6 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         file="jobq/lease/rules.py",
         text='    if row.is_revoked:\n        raise LockLost(f"lease {name} was revoked: it may not be confirmed',
         wrong='    if False:\n        raise LockLost(f"lease {name} was revoked: it may not be confirmed',
-        test="tests/leases",
+        test="tests/leases/test_conformance.py::test_memory",
     ),
 )

@@ -34,7 +34,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 async def test_every_task_runs_once_and_is_settled_once(stage: Stage) -> None:
     """T7: without faults starts = tasks and settlements = tasks."""
     await stage.push(*(f"echo {number} >> {stage.folder}/ran" for number in range(100)))
-    report = await stage.work(num_workers=8)
+    report = await stage.work(visibility_timeout=LONG, num_workers=8)
     assert (report.succeeded, report.failed, report.lost, report.exit_code) == (100, 0, 0, 0)
     assert sorted(map(int, (stage.folder / "ran").read_text().split())) == list(range(100))
     assert stage.faults.count("complete") == 100

@@ -24,9 +24,6 @@ from jobq_azure.common.storage_signing import Signing
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
-# As the SDKs of Azure have it, what stands in this variable is sent too; but nothing that would end a header.
-_ADDED: Final = os.environ.get("AZURE_HTTP_USER_AGENT", "")
-_AGENT: Final = f"jobq/{__version__} {_ADDED if _ADDED.isascii() and _ADDED.isprintable() else ''}".rstrip()
 _CLOSED: Final = (aiohttp.ServerDisconnectedError, ConnectionResetError)
 _CODE: Final = re.compile(rb'"code": *"(\w+)"|<(?:m:)?code>(\w+)</', re.IGNORECASE)
 _MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer, several times of what any may have: memory is not the sender's
@@ -85,6 +82,7 @@ class StorageRequests:
         self._place = place
         self._timeout = timeout
         self._again_after = _CLOSED if repeats_closed else ()
+        self._agent = _agent()
         self._proxy = proxies_for(signing.url).get(urlsplit(signing.url).scheme)
 
     async def send(
@@ -111,7 +109,7 @@ class StorageRequests:
             NoAnswer: nobody knows whether it took effect.
             BackendUnavailable, AccessDenied: it was never sent.
         """
-        own = {"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
+        own = {"User-Agent": self._agent, "Accept-Encoding": "identity", **headers}
         url, signed = await self._signing.signed(method, path, query, own, len(body))
         answer = await self._answer(method, url, signed, body)
         if answer.status == HTTPStatus.UNAUTHORIZED and self._signing.has_another(signed, answer.headers):
@@ -156,3 +154,9 @@ class StorageRequests:
                     found.close()
                     raise _TooLarge
             return StorageAnswer(found.status, found.headers, b"".join(parts))
+
+
+def _agent() -> str:
+    """Return what requests say of their sender: as with the SDKs of Azure, what stands in a variable is added."""
+    added = os.environ.get("AZURE_HTTP_USER_AGENT", "")
+    return f"jobq/{__version__} {added if added.isascii() and added.isprintable() else ''}".rstrip()  # ends no header

@@ -211,7 +211,7 @@ def test_a_forked_child_is_told_to_connect_again(tmp_path: Path) -> None:
             try:
                 queue.push("true")
             except RuntimeError as error:
-                os._exit(7 if "connect again" in str(error) else 1)
+                os._exit(7 if "connect in it" in str(error) else 1)
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
