@@ -1,14 +1,18 @@
 """The timing rule (rules.md 1.3) as numbers: when a lease is renewed, and when its task must be dead."""
 
+import bisect
 import math
+import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 
 from jobq.errors import ConfigurationError
 from jobq.formats import durations
 from jobq.settings import Settings
 
 SHORTEST_SECONDS = 10.0
+_HOUR_SECONDS: Final = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +92,14 @@ class LeaseTiming:
 
     def _enough(self) -> str:
         """Return the shortest lease of whole seconds, all else being the same, that is not refused."""
-        seconds = max(SHORTEST_SECONDS, math.floor(self.lease) + 1)
-        while (longer := replace(self, lease=seconds)).needed >= longer.hold:
-            seconds += 1
-        return durations.show(seconds)
+
+        def is_enough(seconds: int) -> bool:  # and then each longer one is: `hold` grows faster than `needed`
+            longer = replace(self, lease=seconds)
+            return longer.needed < longer.hold
+
+        lengths = range(max(int(SHORTEST_SECONDS), math.floor(self.lease) + 1), sys.maxsize)
+        enough = lengths[bisect.bisect_left(lengths, True, key=is_enough)]
+        return durations.show(enough if enough < _HOUR_SECONDS else math.ceil(enough / 60) * 60)  # as it is shown
 
 
 def timing_for(lease: timedelta, settings: Settings) -> LeaseTiming:

@@ -191,3 +191,13 @@ async def test_s11_a_forked_child_ends_nothing_of_its_parents(spawner: GuardianS
     status, output = await program.finish()
     assert (status.exit_code, output) == (0, "up\ndone\n")
     assert (await (await start(spawner, "true")).finish())[0].exit_code == 0
+
+
+@pytest.mark.parametrize("value", ["seven", "-1", "file"])
+def test_a_variable_of_ours_that_somebody_else_has_set_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    with (tmp_path / "file").open("w") as file:
+        monkeypatch.setenv(guardian_spawner.FD_VARIABLE, str(file.fileno()) if value == "file" else value)
+        with pytest.raises(ConfigurationError, match=r"JOBQ_GUARDIAN_FD .*no socket of a guardian: unset it"):
+            guardian_spawner.inherited_connection()

@@ -1,10 +1,13 @@
 """rules.md 1.3 rules 2 and 4 as numbers."""
 
+import re
+import time
 from datetime import timedelta
 
 import pytest
 
 from jobq.errors import ConfigurationError
+from jobq.formats import durations
 from jobq.lease.timing import LeaseTiming, timing_for
 from jobq.settings import Settings
 
@@ -44,3 +47,17 @@ def test_a_grace_that_does_not_fit_names_the_number_to_change() -> None:
     with pytest.raises(ConfigurationError, match=r"JOBQ_LOCK_LOST_GRACE below 24s"):
         timing_for(timedelta(seconds=60), settings).check()
     timing_for(timedelta(seconds=60), settings.copied({"lock_lost_grace": timedelta(seconds=23)})).check()
+
+
+def test_a_grace_of_a_month_is_told_what_would_do_at_once() -> None:
+    settings = Settings(lock_lost_behavior="sigterm", lock_lost_grace=timedelta(days=30))
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match="cannot be kept") as refused:
+        timing_for(timedelta(seconds=60), settings).check(option="LEASE")
+    assert time.monotonic() - began < 0.5
+    found = re.search(r"raise LEASE to (\w+)$", str(refused.value))
+    assert found is not None
+    enough = durations.parse(found[1])
+    timing_for(enough, settings).check()
+    with pytest.raises(ConfigurationError):
+        timing_for(enough - timedelta(minutes=1), settings).check()

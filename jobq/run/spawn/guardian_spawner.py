@@ -34,12 +34,22 @@ _entered: Final[weakref.WeakSet["GuardianSpawner"]] = weakref.WeakSet()
 
 
 def inherited_connection() -> socket.socket | None:
-    """Return the socket to the guardian that started this process, once; None = none did."""
+    """Return the socket to the guardian that started this process, once; None = none did.
+
+    Raises:
+        ConfigurationError: something else has set the variable.
+    """
     descriptor = os.environ.pop(FD_VARIABLE, None)
     if descriptor is None:
         return None
-    os.set_inheritable(int(descriptor), False)
-    return socket.socket(fileno=int(descriptor))
+    try:
+        connection = socket.socket(fileno=int(descriptor))
+    except (ValueError, OSError):
+        raise ConfigurationError(
+            f"{FD_VARIABLE} is for what jobq starts itself, and {descriptor!a} is no socket of a guardian: unset it"
+        ) from None
+    connection.set_inheritable(False)
+    return connection
 
 
 class GuardianSpawner:
