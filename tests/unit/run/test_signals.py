@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -108,10 +109,13 @@ async def test_s11_a_forked_child_has_its_signals_to_itself(
     ready, said = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(said, b"x")
-        with suppress(KeyboardInterrupt):
-            signal.pause()
-        os._exit(7)
+        try:
+            with suppress(KeyboardInterrupt):
+                os.write(said, b"x")
+                while True:  # not signal.pause(): one that comes just before it would be waited for, for ever
+                    time.sleep(0.01)
+        finally:
+            os._exit(7)
     assert os.read(ready, 1) == b"x"
     os.kill(child, number)
     status = os.waitpid(child, 0)[1]
