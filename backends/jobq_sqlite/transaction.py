@@ -17,7 +17,7 @@ from jobq_sqlite.task_sql import Now
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection, Now], T]
 GAP_SECONDS: Final = 0.004  # for which one that has written for long leaves the lock to others
-_LOOK_SECONDS: Final = 0.003  # between two looks whether the lock is free; within the gap
+_LOOK_SECONDS: Final = 0.001  # between two looks whether the lock is free; often within the gap
 
 
 @dataclass(slots=True, eq=False)
