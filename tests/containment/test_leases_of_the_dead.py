@@ -59,9 +59,10 @@ def test_s3_what_may_live_on_keeps_its_lease(jobq: Jobq) -> None:
     try:
         eventually(lambda: len(living(mark)) >= 1)
         pids = [killed.pid, guardian_below(killed.pid), worker_below(killed.pid)]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                os.kill(pid, number)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in reversed(pids):  # a parent that is stopped reaps none: each number is still its own
+            os.kill(pid, signal.SIGKILL)
         until(lambda: all(state(pid) in "ZX" for pid in pids))
         jobq.environment["JOBQ_CONTAINMENT"] = "auto"
         jobq("demo", "worker", "--time-limit", "0.5s")  # it looks at the dead first
