@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checka
 
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.pausing import Pause
 from jobq.settlement import Settlement
 from jobq.task import Task
 
@@ -100,7 +101,7 @@ class QueueStats:
     """How many tasks are where; None where the service cannot say.
 
     `total` is for a service that counts visible, leased and scheduled ones only together, and perhaps about: None
-    where the three are known.
+    where the three are known. `paused` is the mark by which none of them is handed out; None where there is none.
     """
 
     visible: int | None
@@ -108,6 +109,7 @@ class QueueStats:
     scheduled: int | None
     dead: int | None
     total: int | None = None
+    paused: Pause | None = None
 
     @property
     def is_known(self) -> bool:

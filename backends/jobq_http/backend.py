@@ -14,6 +14,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
+from jobq.pausing import Pause
 from jobq.servable import DATABASE, all_pages
 from jobq.settlement import Release
 from jobq.task import Task
@@ -171,7 +172,17 @@ class HttpBackend:
     async def stats(self) -> QueueStats:
         """Count all four."""
         found = await self._ask("GET", "")
-        return QueueStats(**{name: found[name] for name in ("visible", "leased", "scheduled", "dead")})
+        counts = {name: found[name] for name in ("visible", "leased", "scheduled", "dead")}
+        mark = found.get("paused")  # which an older service does not say
+        return QueueStats(**counts, paused=None if mark is None else Pause(**mark))
+
+    async def pause(self, mark: Pause) -> None:
+        """Have the service hand nothing out."""
+        await self._ask("PUT", "/pause", {"by": mark.by, "reason": mark.reason})
+
+    async def resume(self) -> None:
+        """Have it hand tasks out again."""
+        await self._ask("DELETE", "/pause")
 
     async def clear(self) -> int:
         """Delete what waits or is leased."""

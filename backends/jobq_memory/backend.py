@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats, Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import ConfigurationError
+from jobq.pausing import Pause
 from jobq.settlement import Settlement
 from jobq.task import Task
 from jobq_memory.journal import MemoryJournal
@@ -93,6 +94,17 @@ class MemoryBackend:
         """Count by state."""
         with self._router.opened(self._name) as store:
             return store.stats()
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out."""
+        with self._router.opened(self._name) as store:
+            store.paused = mark
+
+    async def resume(self) -> None:
+        """Hand tasks out again."""
+        with self._router.opened(self._name) as store:
+            store.paused = None
+        self._router.wake(self._name)
 
     async def clear(self) -> int:
         """Delete every task that waits or is leased; their ids may be pushed anew."""

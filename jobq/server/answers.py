@@ -152,6 +152,14 @@ class ConfirmAnswer(Answer):
     value: str
 
 
+class PauseMark(Answer):
+    """Since when, by whom and why nothing is handed out."""
+
+    at: float
+    by: str
+    reason: str
+
+
 class QueueCounts(Answer):
     """How many tasks are where."""
 
@@ -159,6 +167,13 @@ class QueueCounts(Answer):
     leased: int | None
     scheduled: int | None
     dead: int | None
+    paused: Annotated[PauseMark | None, Field(description="Why none is handed out now; null = they are.")]
+
+
+class PauseAnswer(Answer):
+    """The mark of the queue, as it is now."""
+
+    paused: PauseMark | None
 
 
 class ClearAnswer(Answer):

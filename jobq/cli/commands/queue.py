@@ -64,9 +64,11 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     async def work(backend: "Backend") -> int:
         stats = await backend.stats()
         if as_json:
-            terminal.put_json(_counts(stats))
+            terminal.put_json(_counts(stats) | ({} if stats.paused is None else {"paused": asdict(stats.paused)}))
         else:
             terminal.put(_table(stats))
+            if stats.paused is not None:
+                terminal.put(terminal.visible(str(stats.paused)))
         if fail_if_empty and not stats.is_known:
             raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
@@ -76,7 +78,8 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
 
 def _counts(stats: "QueueStats") -> dict[str, int | None]:
     """Return the counts to show: a total only where the others are not known."""
-    return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
+    known = {name: getattr(stats, name) for name in ("visible", "leased", "scheduled", "dead", "total")}
+    return {name: count for name, count in known.items() if name != "total" or count is not None}
 
 
 def _table(stats: "QueueStats") -> str:
