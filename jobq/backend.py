@@ -52,6 +52,7 @@ class Capabilities:
         peeks_leased: `peek` shows leased tasks too, which the service does not distinguish.
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
+        pauses: the backend is a `jobq.pausing.Pausable`.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
@@ -80,6 +81,7 @@ class Capabilities:
     peeks_leased: bool = False
     clears_leased: bool = True
     named_leases: bool = False
+    pauses: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False
     shares_machine: bool = False

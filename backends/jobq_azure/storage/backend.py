@@ -98,6 +98,7 @@ class StorageQueueBackend:
             native_checkpoint=True,
             max_peek=MOST_AT_ONCE,
             named_leases=True,
+            pauses=True,
             counts=frozenset({"dead", "total"}),
         )
 

@@ -13,6 +13,7 @@ from jobq_azure.storage.queue_client import QueueFacts, StorageQueueClient
 
 LOOK_SECONDS: Final = 60.0  # between two looks, each of which is billed as an operation
 PAUSED_SECONDS: Final = 10.0  # likewise, while nothing is received
+_ANSWER_SECONDS: Final = 3.0  # of a look, for which a receive waits
 _log: Final = logging.getLogger(__name__)
 
 
@@ -47,18 +48,19 @@ class PauseLook:
         if time.monotonic() >= self.due:
             self.due = time.monotonic() + PAUSED_SECONDS
             try:
-                self.take_in(await certain(self._wire.look()))
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    self.take_in(await certain(self._wire.look()))
             except AccessDenied:
                 self.due = time.monotonic() + LOOK_SECONDS
                 if not self._is_told:
                     self._is_told = True
-                    _log.warning(
-                        "%s: this identity may not read the queue's metadata, so a pause is not seen here; give it the"
-                        " right to read (Storage Queue Data Reader, or r in a shared access signature)",
+                    _log.info(  # who never pauses need not hear it at each start
+                        "%s: this identity may not read the queue's metadata, so a pause is not seen here; a shared"
+                        " access signature needs the right to read",
                         self._wire.place,
                     )
-            except JobqError as error:
-                _log.debug("%s: whether the queue is paused is not known: %s", self._wire.place, error)
+            except (JobqError, TimeoutError) as error:
+                _log.debug("%s: whether the queue is paused is not known: %r", self._wire.place, error)
         return self._mark is not None
 
     def take_in(self, facts: QueueFacts) -> Pause | None:
