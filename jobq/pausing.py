@@ -58,8 +58,12 @@ class Pausable(Protocol):
         """Hand nothing out from now on; a mark that is there already is replaced."""
         ...
 
-    async def resume(self) -> None:
-        """Hand tasks out again; does nothing where it is not paused."""
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again; return the mark that was there, None where it was not paused."""
+        ...
+
+    async def paused(self) -> Pause | None:
+        """Return the mark that an empty receive has met, or a newer one: for whoever may receive, and costs little."""
         ...
 
 
@@ -90,3 +94,8 @@ def mark_of(reason: str) -> Pause:
     except (KeyError, OSError):  # a container's number without a name
         user = str(os.getuid())
     return Pause(at=time.time(), by=f"{user}@{socket.gethostname()}"[:MOST_CHARACTERS], reason=reason)
+
+
+def mark_field(mark: Pause | None) -> dict[str, dict[str, object]]:
+    """Return a mark as a field of JSON; nothing where there is none."""
+    return {} if mark is None else {"paused": asdict(mark)}

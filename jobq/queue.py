@@ -312,9 +312,9 @@ class Queue:
         await pausable(self.backend).pause(mark)
         return mark
 
-    async def resume(self) -> None:
-        """Hand tasks out again."""
-        await pausable(self.backend).resume()
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again; return the mark that was there, None where it was not paused."""
+        return await pausable(self.backend).resume()
 
     async def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

@@ -100,11 +100,17 @@ class MemoryBackend:
         with self._router.opened(self._name) as store:
             store.paused = mark
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         """Hand tasks out again."""
         with self._router.opened(self._name) as store:
-            store.paused = None
+            former, store.paused = store.paused, None
         self._router.wake(self._name)
+        return former
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        with self._router.opened(self._name) as store:
+            return store.paused
 
     async def clear(self) -> int:
         """Delete every task that waits or is leased; their ids may be pushed anew."""

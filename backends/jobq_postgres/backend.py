@@ -302,14 +302,24 @@ class PostgresBackend:
         """Hand nothing out: in every process within the second in which it is heard, or a sweep finds it."""
         await self._mark(mark)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         """Hand tasks out again."""
-        await self._mark(None)
+        return await self._mark(None)
 
-    async def _mark(self, mark: Pause | None) -> None:
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        links = self._links or await self._linked()
+        sql = "SELECT paused FROM jobq.queue WHERE queue_id = $1"
+        return Pause.decode(await links.look(lambda connection: connection.fetchval(sql, links.queue)))
+
+    async def _mark(self, mark: Pause | None) -> Pause | None:
         links = self._links or await self._linked()
         text = None if mark is None else mark.encode()
-        await links.look(lambda connection: connection.execute(queue_admin.PAUSE, links.queue, text, links.channel))
+        return Pause.decode(
+            await links.look(
+                lambda connection: connection.fetchval(queue_admin.PAUSE, links.queue, text, links.channel)
+            )
+        )
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

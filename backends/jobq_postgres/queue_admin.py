@@ -38,7 +38,9 @@ STATS: Final = """
 """
 # Everyone who waits looks again, whatever it was that changed.
 PAUSE: Final = """
-    WITH marked AS (UPDATE jobq.queue SET paused = $2 WHERE queue_id = $1) SELECT pg_notify($3, '')
+    WITH former AS MATERIALIZED (SELECT paused FROM jobq.queue WHERE queue_id = $1 FOR UPDATE),
+    marked AS (UPDATE jobq.queue SET paused = $2 WHERE queue_id = $1)
+    SELECT former.paused, pg_notify($3, '') FROM former
 """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
 CLEAR: Final = """

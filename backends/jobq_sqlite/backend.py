@@ -241,14 +241,19 @@ class SqliteBackend:
         """Hand nothing out."""
         await self._mark(mark)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         """Hand tasks out again."""
-        await self._mark(None)
+        former = await self._mark(None)
         self._wake()
+        return former
 
-    async def _mark(self, mark: Pause | None) -> None:
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        return await self._read(lambda database, queue, _: queue_admin.paused(database, queue))
+
+    async def _mark(self, mark: Pause | None) -> Pause | None:
         connection, queue = await self._linked()
-        await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
+        return await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

@@ -62,9 +62,17 @@ def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
     )
 
 
-def pause(database: sqlite3.Connection, queue: int, mark: Pause | None) -> None:
-    """Set or take away the mark by which nothing is handed out."""
+def pause(database: sqlite3.Connection, queue: int, mark: Pause | None) -> Pause | None:
+    """Set or take away the mark by which nothing is handed out; return the former one."""
+    former = paused(database, queue)
     database.execute("UPDATE queue SET paused = ? WHERE queue_id = ?", (None if mark is None else mark.encode(), queue))
+    return former
+
+
+def paused(database: sqlite3.Connection, queue: int) -> Pause | None:
+    """Return the mark by which nothing is handed out."""
+    row = database.execute("SELECT paused FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+    return None if row is None else Pause.decode(row[0])
 
 
 def newest(database: sqlite3.Connection) -> int:

@@ -61,10 +61,19 @@ class LeasedTask(Answer):
     body_base64: Annotated[str | None, Field(description="Instead of body where that is not UTF-8.")] = None
 
 
+class PauseMark(Answer):
+    """Since when, by whom and why nothing is handed out."""
+
+    at: float
+    by: str
+    reason: str
+
+
 class ClaimAnswer(Answer):
-    """What was claimed; empty when nothing was there."""
+    """What was claimed; empty when nothing was there, or is handed out: then it is said since when, and why."""
 
     tasks: list[LeasedTask]
+    paused: PauseMark | None = None
 
 
 class SettleAnswer(Answer):
@@ -152,14 +161,6 @@ class ConfirmAnswer(Answer):
     value: str
 
 
-class PauseMark(Answer):
-    """Since when, by whom and why nothing is handed out."""
-
-    at: float
-    by: str
-    reason: str
-
-
 class QueueCounts(Answer):
     """How many tasks are where."""
 
@@ -171,7 +172,7 @@ class QueueCounts(Answer):
 
 
 class PauseAnswer(Answer):
-    """The mark of the queue, as it is now."""
+    """The mark that was set, or taken away."""
 
     paused: PauseMark | None
 

@@ -77,9 +77,9 @@ async def pause(call: RequestCall) -> Reply:
 
 @ENDPOINTS.add("DELETE", "/{queue}/pause", Scope.OPERATE, answers={202: answers.PauseAnswer})
 async def resume(call: RequestCall) -> Reply:
-    """Hand its tasks out again."""
-    await pausable(await call.backend()).resume()
-    return 202, {"paused": None}
+    """Hand its tasks out again; the answer has the mark that was there."""
+    former = await pausable(await call.backend()).resume()
+    return 202, {"paused": None if former is None else asdict(former)}
 
 
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))

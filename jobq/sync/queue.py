@@ -207,9 +207,9 @@ class Queue:
         """Hand out no task from now on; see `jobq.Queue.pause`."""
         return self._call(self._queue.pause(reason))
 
-    def resume(self) -> None:
-        """Hand tasks out again."""
-        self._call(self._queue.resume())
+    def resume(self) -> Pause | None:
+        """Hand tasks out again; return the mark that was there."""
+        return self._call(self._queue.resume())
 
     def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

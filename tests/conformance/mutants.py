@@ -27,9 +27,13 @@ class Wrapped(FaultyBackend):
         assert isinstance(self.inner, Pausable)
         await self.inner.pause(mark)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         assert isinstance(self.inner, Pausable)
-        await self.inner.resume()
+        return await self.inner.resume()
+
+    async def paused(self) -> Pause | None:
+        assert isinstance(self.inner, Pausable)
+        return await self.inner.paused()
 
 
 class _UnfencedDelivery(FaultyDelivery):
@@ -278,8 +282,8 @@ class PauseIsAWord(Wrapped):
 class PauseStays(Wrapped):
     """A pause without an end."""
 
-    async def resume(self) -> None:
-        """Do nothing."""
+    async def resume(self) -> Pause | None:
+        return None
 
 
 CAUGHT_BY: dict[type[Wrapped], str] = {

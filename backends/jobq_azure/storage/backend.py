@@ -292,9 +292,13 @@ class StorageQueueBackend:
         """Hand nothing out: every worker sees it within a minute, those of an older jobq never."""
         await self._pause.set(mark)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         """Hand tasks out again, within ten seconds."""
-        await self._pause.set(None)
+        return await self._pause.set(None)
+
+    async def paused(self) -> Pause | None:
+        """Return the mark that the last look has found."""
+        return self._pause.mark
 
     async def clear(self) -> int:
         """Delete all messages; the number is the service's estimate.

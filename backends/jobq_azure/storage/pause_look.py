@@ -24,12 +24,13 @@ class PauseLook:
         wire: to the queue.
 
     Attributes:
+        mark: what is known; None = it is not paused.
         due: when it is looked for next, by the monotonic clock.
     """
 
     def __init__(self, wire: StorageQueueClient) -> None:
         self._wire = wire
-        self._mark: Pause | None = None
+        self.mark: Pause | None = None
         self._is_told = False
         self.due = 0.0
 
@@ -61,15 +62,20 @@ class PauseLook:
                     )
             except (JobqError, TimeoutError) as error:
                 _log.debug("%s: whether the queue is paused is not known: %r", self._wire.place, error)
-        return self._mark is not None
+        return self.mark is not None
 
     def take_in(self, facts: QueueFacts) -> Pause | None:
         """Note what the service says, and return the mark."""
-        self._mark = Pause.decode(None if facts.pause is None else unquote(facts.pause))
-        self.due = time.monotonic() + (LOOK_SECONDS if self._mark is None else PAUSED_SECONDS)
-        return self._mark
+        self.mark = _read(facts.pause)
+        self.due = time.monotonic() + (LOOK_SECONDS if self.mark is None else PAUSED_SECONDS)
+        return self.mark
 
-    async def set(self, mark: Pause | None) -> None:
-        """Set the mark, or take it away; this process knows at once."""
-        await certain(self._wire.mark(None if mark is None else quote(mark.encode())))
-        self._mark, self.due = mark, time.monotonic() + PAUSED_SECONDS
+    async def set(self, mark: Pause | None) -> Pause | None:
+        """Set the mark, or take it away, and return the former one; this process knows at once."""
+        former = await certain(self._wire.mark(None if mark is None else quote(mark.encode())))
+        self.mark, self.due = mark, time.monotonic() + PAUSED_SECONDS
+        return _read(former)
+
+
+def _read(text: str | None) -> Pause | None:
+    return Pause.decode(None if text is None else unquote(text))

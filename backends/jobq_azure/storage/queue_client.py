@@ -137,17 +137,18 @@ class StorageQueueClient:
             raise Unreadable(f"{self.place}: an answer without the number of messages")
         return QueueFacts(int(count), answer.headers.get(PAUSE))
 
-    async def mark(self, pause: str | None) -> None:
-        """Set the mark of a pause, ASCII, or take it away; what others have noted of the queue stays.
+    async def mark(self, pause: str | None) -> str | None:
+        """Set the mark of a pause, ASCII, or take it away; return the former. What others have noted there stays.
 
         Two who change what is noted at the same moment may undo each other: the service compares nothing here.
         """
         answer = await self._send("GET", self._queue, _METADATA, HTTPStatus.OK)
         noted = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith(_NOTED)}
-        noted.pop(PAUSE, None)
+        former = noted.pop(PAUSE, None)
         if pause is not None:
             noted[PAUSE] = pause
         await self._send("PUT", self._queue, _METADATA, HTTPStatus.NO_CONTENT, more=noted)
+        return former
 
     def _path_of(self, message_id: str) -> str:
         return f"{self._messages}/{quote(message_id, safe='')}"

@@ -323,10 +323,15 @@ class JournaledStorageQueue(JournaledQueue):
         assert isinstance(self._inner, Pausable)
         await self._inner.pause(mark)
 
-    async def resume(self) -> None:
+    async def resume(self) -> Pause | None:
         """Hand tasks out again."""
         assert isinstance(self._inner, Pausable)
-        await self._inner.resume()
+        return await self._inner.resume()
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        assert isinstance(self._inner, Pausable)
+        return await self._inner.paused()
 
 
 async def _given_back(delivery: Delivery) -> None:

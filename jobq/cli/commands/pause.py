@@ -44,9 +44,7 @@ def resume(ctx: click.Context, as_json: bool) -> int:
     """Hand tasks out again, after `pause`."""
 
     async def work(backend: "Backend") -> None:
-        to_resume = pausable(backend)
-        before = (await backend.stats()).paused
-        await to_resume.resume()
+        before = await pausable(backend).resume()
         if as_json:
             terminal.put_json({"queue": backend.name, "paused": None})
         elif before is None:

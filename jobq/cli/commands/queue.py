@@ -1,6 +1,5 @@
 """`jobq queues`, `jobq QUEUE size`, `peek`, `create`, `clear` and `delete`: queues as a whole."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -9,6 +8,7 @@ from jobq.cli.common import ExampleCommand, Invocation, full_option, json_option
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.errors import AccessDenied, ConfigurationError
+from jobq.pausing import mark_field
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, QueueStats
@@ -64,7 +64,7 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     async def work(backend: "Backend") -> int:
         stats = await backend.stats()
         if as_json:
-            terminal.put_json(_counts(stats) | ({} if stats.paused is None else {"paused": asdict(stats.paused)}))
+            terminal.put_json(_counts(stats) | mark_field(stats.paused))
         else:
             terminal.put(_table(stats))
             if stats.paused is not None:

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from jobq.backend import Backend, Delivery, QueueStats
+from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
 from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.lease.outage import Outage
-from jobq.pausing import Pause
+from jobq.pausing import Pausable, Pause
 from jobq.racing import first_done, first_of, racing
 from jobq.run.stopping import Stopping
 
@@ -149,21 +149,21 @@ class Receiving:
 
     async def paused(self) -> Pause | None:
         """Return the mark by which nothing is handed out; None also where nobody says."""
-        stats = await self._stats()
-        return None if stats is None else stats.paused
-
-    async def _stats(self) -> QueueStats | None:
+        if not isinstance(self._backend, Pausable):
+            return None
         try:
             async with asyncio.timeout(RECEIVE_SECONDS):
-                return await self._backend.stats()
+                return await self._backend.paused()
         except (JobqError, TimeoutError):
-            return None  # it is asked again after the next look
+            return None
 
     async def is_bare(self) -> bool:
         """Return whether the queue holds nothing at all, so that nothing can come back: cleared, or worked off."""
-        stats = await self._stats()
-        if stats is None:
-            return False
+        try:
+            async with asyncio.timeout(RECEIVE_SECONDS):
+                stats = await self._backend.stats()
+        except (JobqError, TimeoutError):
+            return False  # it is asked again after the next look
         if stats.total is not None:  # of a service that counts them only together; hidden ones are among them
             return stats.total == 0
         return (stats.visible, stats.leased, stats.scheduled) == (0, 0, 0)

@@ -18,7 +18,11 @@ async def paused_hands_nothing_out_and_what_runs_goes_on(bench: Bench) -> None:
     running = await bench.take()
     await _of(bench).pause(_MARK)
     await bench.nothing()
-    assert await (await bench.handle()).receive(1, bench.lease, NOW) == [], "another handle was handed a task"
+    other = await bench.handle()
+    assert await other.receive(1, bench.lease, NOW) == [], "another handle was handed a task"
+    for each in (bench.backend, other):
+        assert isinstance(each, Pausable)
+        assert await each.paused() is not None, "who received nothing is not told why"
     await running.renew(bench.lease)
     await running.settle(Complete(DONE))
     pushed += await bench.pushed()
@@ -41,8 +45,9 @@ async def stats_say_who_has_paused_it_and_why(bench: Bench) -> None:
     found = (await bench.backend.stats()).paused
     assert found is not None
     assert (found.by, found.reason) == ("eve@host", "")
-    for _ in range(2):
-        await _of(bench).resume()
+    for by in ("eve@host", None):
+        former = await _of(bench).resume()
+        assert (None if former is None else former.by) == by, "the mark that was there is told"
         assert (await (await bench.handle()).stats()).paused is None
 
 
