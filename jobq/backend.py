@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checka
 
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.pausing import Pause
 from jobq.settlement import Settlement
 from jobq.task import Task
 
@@ -51,6 +52,7 @@ class Capabilities:
         peeks_leased: `peek` shows leased tasks too, which the service does not distinguish.
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
+        pauses: the backend is a `jobq.pausing.Pausable`.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
@@ -79,6 +81,7 @@ class Capabilities:
     peeks_leased: bool = False
     clears_leased: bool = True
     named_leases: bool = False
+    pauses: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False
     shares_machine: bool = False
@@ -100,7 +103,7 @@ class QueueStats:
     """How many tasks are where; None where the service cannot say.
 
     `total` is for a service that counts visible, leased and scheduled ones only together, and perhaps about: None
-    where the three are known.
+    where the three are known. `paused` is the mark by which none of them is handed out; None where there is none.
     """
 
     visible: int | None
@@ -108,6 +111,7 @@ class QueueStats:
     scheduled: int | None
     dead: int | None
     total: int | None = None
+    paused: Pause | None = None
 
     @property
     def is_known(self) -> bool:

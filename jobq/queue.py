@@ -15,6 +15,7 @@ from jobq.journal.store import Journal, journal_of
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import Confirmation, LeaseRecord, LeaseStore, checked_name, store_of
 from jobq.lease.traversal import BATCH_SIZE, Fetch, Traversal
+from jobq.pausing import Pause, mark_of, pausable
 from jobq.run.attempt.runner import OnLine
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.callbacks.callback import Callback
@@ -297,6 +298,23 @@ class Queue:
     async def stats(self) -> QueueStats:
         """Count."""
         return await self.backend.stats()
+
+    async def pause(self, reason: str = "") -> Pause:
+        """Hand out no task from now on, whichever worker asks; what runs goes on. Return the mark.
+
+        Args:
+            reason: for people, at most 200 characters.
+
+        Raises:
+            ConfigurationError: queues of this service cannot be paused.
+        """
+        mark = mark_of(reason)
+        await pausable(self.backend).pause(mark)
+        return mark
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again; return the mark that was there, None where it was not paused."""
+        return await pausable(self.backend).resume()
 
     async def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

@@ -36,6 +36,7 @@ DATABASE: Final = Capabilities(
     native_checkpoint=True,
     priorities=True,
     named_leases=True,
+    pauses=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )

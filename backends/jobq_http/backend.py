@@ -14,6 +14,7 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
 from jobq.journal.wire import body_of
+from jobq.pausing import Pause
 from jobq.servable import DATABASE, all_pages
 from jobq.settlement import Release
 from jobq.task import Task
@@ -53,6 +54,7 @@ class HttpBackend:
         self._query = {"queue": name}
         # By the keys of claims without an answer: until when their leases may last, and of how many tasks.
         self._former: dict[str, tuple[float, int]] = {}
+        self._paused: Pause | None = None  # as the last claim was told
         self._most = _MOST_CLAIMED  # fewer once no answer has come: it may be too large to come in time
 
     @property
@@ -139,6 +141,7 @@ class HttpBackend:
             held = former if len(answer["tasks"]) == max_tasks else {}
         finally:  # without an answer it may have claimed: also where the call was cancelled
             self._former |= held
+        self._paused = _mark_in(answer)
         found = [_claimed(each) for each in answer["tasks"]]
         if len(found) == self._most:
             self._most = min(_MOST_CLAIMED, self._most + 1)
@@ -171,7 +174,20 @@ class HttpBackend:
     async def stats(self) -> QueueStats:
         """Count all four."""
         found = await self._ask("GET", "")
-        return QueueStats(**{name: found[name] for name in ("visible", "leased", "scheduled", "dead")})
+        counts = {name: found[name] for name in ("visible", "leased", "scheduled", "dead")}
+        return QueueStats(**counts, paused=_mark_in(found))
+
+    async def pause(self, mark: Pause) -> None:
+        """Have the service hand nothing out."""
+        await self._ask("PUT", "/pause", {"by": mark.by, "reason": mark.reason})
+
+    async def resume(self) -> Pause | None:
+        """Have it hand tasks out again."""
+        return _mark_in(await self._ask("DELETE", "/pause"))
+
+    async def paused(self) -> Pause | None:
+        """Return the mark that the last claim has met: whoever may only claim may not count."""
+        return self._paused
 
     async def clear(self) -> int:
         """Delete what waits or is leased."""
@@ -229,6 +245,11 @@ class HttpBackend:
             return await self._connection.request(method, path, body, query=query, seconds=seconds)
         except NoAnswer as error:
             raise unavailable(error) from None
+
+
+def _mark_in(answer: dict[str, Any]) -> Pause | None:
+    mark = answer.get("paused")  # which an older service does not say
+    return None if mark is None else Pause(**{name: mark[name] for name in ("at", "by", "reason")})
 
 
 def _claimed(fields: dict[str, Any]) -> ClaimedTask:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats, Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import ConfigurationError
+from jobq.pausing import Pause
 from jobq.settlement import Settlement
 from jobq.task import Task
 from jobq_memory.journal import MemoryJournal
@@ -93,6 +94,23 @@ class MemoryBackend:
         """Count by state."""
         with self._router.opened(self._name) as store:
             return store.stats()
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out."""
+        with self._router.opened(self._name) as store:
+            store.paused = mark
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again."""
+        with self._router.opened(self._name) as store:
+            former, store.paused = store.paused, None
+        self._router.wake(self._name)
+        return former
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        with self._router.opened(self._name) as store:
+            return store.paused
 
     async def clear(self) -> int:
         """Delete every task that waits or is leased; their ids may be pushed anew."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
 from jobq.clock import Clock
@@ -15,6 +15,9 @@ from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Releas
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
+
+if TYPE_CHECKING:
+    from jobq.pausing import Pause
 
 _MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
@@ -61,6 +64,7 @@ class QueueState:
         self._outputs: deque[tuple[Entry, int, int]] = deque()  # entry, number and length, in the order of their ends
         self._output_characters = 0
         self.entries: dict[str, Entry] = {}
+        self.paused: Pause | None = None
 
     def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all tasks that are new, or none (S1, S8)."""
@@ -92,8 +96,10 @@ class QueueState:
         return entry.id
 
     def take(self, count: int, lease: timedelta) -> list[DeliveryGrant]:
-        """Lease at most `count` ready tasks."""
+        """Lease at most `count` ready tasks; none while the queue is paused."""
         self._ripen()
+        if self.paused is not None:
+            return []
         grants: list[DeliveryGrant] = []
         while len(grants) < count and (entry := self._schedule.pop()) is not None:
             entry.deliveries += 1
@@ -199,6 +205,7 @@ class QueueState:
             leased=states.count(State.LEASED),
             scheduled=states.count(State.SCHEDULED),
             dead=len(self._dead),
+            paused=self.paused,
         )
 
     def clear(self) -> int:

@@ -15,6 +15,7 @@ from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
 from jobq.examination import Finding
+from jobq.pausing import Pause
 from jobq.servable import (
     DATABASE,
     IDS_KEPT,
@@ -296,6 +297,29 @@ class PostgresBackend:
         links = self._links or await self._linked()
         found: QueueStats = await links.look(lambda connection: queue_admin.stats(connection, links.queue))
         return found
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out: in every process within the second in which it is heard, or a sweep finds it."""
+        await self._mark(mark)
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again."""
+        return await self._mark(None)
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        links = self._links or await self._linked()
+        sql = "SELECT paused FROM jobq.queue WHERE queue_id = $1"
+        return Pause.decode(await links.look(lambda connection: connection.fetchval(sql, links.queue)))
+
+    async def _mark(self, mark: Pause | None) -> Pause | None:
+        links = self._links or await self._linked()
+        text = None if mark is None else mark.encode()
+        return Pause.decode(
+            await links.look(
+                lambda connection: connection.fetchval(queue_admin.PAUSE, links.queue, text, links.channel)
+            )
+        )
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

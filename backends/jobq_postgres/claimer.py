@@ -103,6 +103,7 @@ SWEEP: Final = f"""
     SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
         (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
             WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
+        (SELECT paused IS NOT NULL FROM jobq.queue WHERE queue_id = $1) AS is_paused,
         ready.rank, ready.position, ready.tasks
     FROM jobq.version
     LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
@@ -156,6 +157,7 @@ class Claimer:
         self._notes += 1
         self._full_look_due = 0.0
         self._sweep_due = 0.0
+        self._is_paused = False  # as of the last sweep, the first of which comes before any claim
         self._swept_from = _BEGINNING
         self._full_sweep_due = 0.0
         self._ask_again_at = 0.0
@@ -165,6 +167,7 @@ class Claimer:
         self._notes += 1
         if not lowest:
             self._full_look_due = 0.0
+            self._sweep_due = 0.0  # a pause has begun or ended, perhaps
         for rank, position in lowest.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))
             self._noted[rank] = min(position, self._noted.get(rank, position))
@@ -233,6 +236,8 @@ class Claimer:
     ) -> tuple[list[LeasedRow], dict[int, int]]:
         sweeps = time.monotonic() >= self._sweep_due
         moved = await self._sweep(connection, queue) if sweeps else {}
+        if self._is_paused:
+            return [], moved
         looks = not self._floors or time.monotonic() >= max(self._full_look_due, self._full_look_after)
         found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease)
         if found:
@@ -288,6 +293,7 @@ class Claimer:
             migrations.check(first["version"], self._place)  # migrated under our feet
             raise StoreUnusable(f"{self._place} was migrated")
         self._last = first["last"]
+        self._is_paused = bool(first["is_paused"])
         self.next_due = math.inf if first["next_due"] is None else first["next_due"]
         if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW

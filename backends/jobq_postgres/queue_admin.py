@@ -7,6 +7,7 @@ from typing import Any, Final
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.clearing import Cleared
 from jobq.errors import MalformedTask
+from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 
@@ -32,7 +33,14 @@ STATS: Final = """
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due > statement_timestamp()) AS scheduled,
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at <= statement_timestamp()) AS expired,
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()) AS leased,
-        (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead
+        (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead,
+        (SELECT paused FROM jobq.queue WHERE queue_id = $1) AS paused
+"""
+# Everyone who waits looks again, whatever it was that changed.
+PAUSE: Final = """
+    WITH former AS MATERIALIZED (SELECT paused FROM jobq.queue WHERE queue_id = $1 FOR UPDATE),
+    marked AS (UPDATE jobq.queue SET paused = $2 WHERE queue_id = $1)
+    SELECT former.paused, pg_notify($3, '') FROM former
 """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
 CLEAR: Final = """
@@ -101,6 +109,7 @@ async def stats(connection: Any, queue: int) -> QueueStats:
         scheduled=row["scheduled"],
         leased=row["leased"],
         dead=row["dead"],
+        paused=Pause.decode(row["paused"]),
     )
 
 

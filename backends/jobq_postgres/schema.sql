@@ -199,3 +199,16 @@ BEGIN
 END $$;
 CREATE TRIGGER submission_forgotten AFTER DELETE ON jobq.submission REFERENCING OLD TABLE AS forgotten
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.raise_epoch();
+
+--== 7: pauses ==
+
+-- JSON: since when, by whom and why nothing of this queue is handed out; NULL = it is.
+ALTER TABLE jobq.queue ADD COLUMN paused text;
+
+-- As before, and what nobody is handed now is for later: no worker need be started for it.
+CREATE OR REPLACE VIEW jobq.waiting AS
+SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
+       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
+            THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
+            WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
+FROM jobq.task JOIN jobq.queue USING (queue_id);

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.pausing import Pause
 from jobq.servable import DATABASE, IDS_KEPT, Document, Kind, ListedTask, all_pages, dead_cursor, unpacked
 from jobq.task import Task
 from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
@@ -235,6 +236,24 @@ class SqliteBackend:
     async def stats(self) -> QueueStats:
         """Count all four."""
         return await self._read(queue_admin.stats)
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out."""
+        await self._mark(mark)
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again."""
+        former = await self._mark(None)
+        self._wake()
+        return former
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        return await self._read(lambda database, queue, _: queue_admin.paused(database, queue))
+
+    async def _mark(self, mark: Pause | None) -> Pause | None:
+        connection, queue = await self._linked()
+        return await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

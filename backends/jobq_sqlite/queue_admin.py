@@ -7,6 +7,7 @@ from typing import Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError, MalformedTask
+from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
@@ -46,16 +47,32 @@ def peek(database: sqlite3.Connection, queue: int, limit: int, now: Now) -> list
 
 def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
     """Count, with what is due or expired counted as visible."""
-    (ready, due, scheduled, expired, leased, dead) = database.execute(
+    (ready, due, scheduled, expired, leased, dead, paused) = database.execute(
         "SELECT (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'ready'),"
         " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall),"
         " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'scheduled' AND available_at > :wall),"
         " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime),"
         " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'leased' AND expires_at > :boottime),"
-        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'dead')",
+        " (SELECT count(*) FROM task WHERE queue_id = :queue AND state = 'dead'),"
+        " (SELECT paused FROM queue WHERE queue_id = :queue)",
         {"queue": queue, "wall": now.wall, "boottime": now.boottime},
     ).fetchone()
-    return QueueStats(visible=ready + due + expired, scheduled=scheduled, leased=leased, dead=dead)
+    return QueueStats(
+        visible=ready + due + expired, scheduled=scheduled, leased=leased, dead=dead, paused=Pause.decode(paused)
+    )
+
+
+def pause(database: sqlite3.Connection, queue: int, mark: Pause | None) -> Pause | None:
+    """Set or take away the mark by which nothing is handed out; return the former one."""
+    former = paused(database, queue)
+    database.execute("UPDATE queue SET paused = ? WHERE queue_id = ?", (None if mark is None else mark.encode(), queue))
+    return former
+
+
+def paused(database: sqlite3.Connection, queue: int) -> Pause | None:
+    """Return the mark by which nothing is handed out."""
+    row = database.execute("SELECT paused FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+    return None if row is None else Pause.decode(row[0])
 
 
 def newest(database: sqlite3.Connection) -> int:

@@ -119,11 +119,12 @@ def create(database: sqlite3.Connection, name: str, now: Now) -> bool:
     )
 
 
-def confirm(database: sqlite3.Connection, queue: int) -> None:
-    """Raise QueueNotFound when a queue that was once looked up has been deleted."""
-    row = database.execute("SELECT name FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+def confirm(database: sqlite3.Connection, queue: int) -> bool:
+    """Raise QueueNotFound when a queue that was once looked up has been deleted; else return whether it is paused."""
+    row = database.execute("SELECT name, paused IS NOT NULL FROM queue WHERE queue_id = ?", (queue,)).fetchone()
     if row is None or row[0].startswith(DELETED):
         raise QueueNotFound("the queue was deleted meanwhile; the next push makes it anew, or `jobq QUEUE create`")
+    return bool(row[1])
 
 
 def queue_id(database: sqlite3.Connection, name: str) -> int:
@@ -140,7 +141,8 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
     """Return None when a claim would find something, else when it could; takes no lock."""
-    confirm(database, queue)
+    if confirm(database, queue):
+        return NothingReady(None)  # the end of a pause is a change
     ready, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
     if ready:
         return None
@@ -178,11 +180,13 @@ def claim(
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
         trimming: keeps it within its size.
     """
-    confirm(database, queue)
+    is_paused = confirm(database, queue)
     if forget is not None:
         journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):
             journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
+    if is_paused:
+        return NothingReady(None)
     _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))

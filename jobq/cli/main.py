@@ -52,6 +52,8 @@ _COMMANDS: Final = {
         "create": ("jobq.cli.commands.queue", "Make the queue; a first push does it too."),
         "cancel": ("jobq.cli.commands.cancel", "End tasks that wait, stop those that run."),
         "clear": ("jobq.cli.commands.queue", "Delete all tasks but dead letters."),
+        "pause": ("jobq.cli.commands.pause", "Hand out nothing new; what runs goes on."),
+        "resume": ("jobq.cli.commands.pause", "Hand tasks out again."),
         "delete": ("jobq.cli.commands.queue", "Delete the queue itself."),
         "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
         "keys": ("jobq.cli.commands.keys", "Make keys that sign tasks; list, trust and revoke them."),

@@ -61,10 +61,19 @@ class LeasedTask(Answer):
     body_base64: Annotated[str | None, Field(description="Instead of body where that is not UTF-8.")] = None
 
 
+class PauseMark(Answer):
+    """Since when, by whom and why nothing is handed out."""
+
+    at: float
+    by: str
+    reason: str
+
+
 class ClaimAnswer(Answer):
-    """What was claimed; empty when nothing was there."""
+    """What was claimed; empty when nothing was there, or is handed out: then it is said since when, and why."""
 
     tasks: list[LeasedTask]
+    paused: PauseMark | None = None
 
 
 class SettleAnswer(Answer):
@@ -159,6 +168,13 @@ class QueueCounts(Answer):
     leased: int | None
     scheduled: int | None
     dead: int | None
+    paused: Annotated[PauseMark | None, Field(description="Why none is handed out now; null = they are.")]
+
+
+class PauseAnswer(Answer):
+    """The mark that was set, or taken away."""
+
+    paused: PauseMark | None
 
 
 class ClearAnswer(Answer):

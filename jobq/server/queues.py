@@ -1,12 +1,15 @@
 """The endpoints of queues: make, count, look, clear, and tend dead letters."""
 
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from jobq.backend import DeadLetter, Peeked
 from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
+from jobq.pausing import Pause, pausable
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
@@ -60,7 +63,23 @@ async def stats(call: RequestCall) -> Reply:
     """Count its tasks."""
     found = await (await call.backend()).stats()
     counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
-    return 200, counts
+    return 200, counts | {"paused": None if found.paused is None else asdict(found.paused)}
+
+
+@ENDPOINTS.add("PUT", "/{queue}/pause", Scope.OPERATE, body=schemas.QueuePause, answers={202: answers.PauseAnswer})
+async def pause(call: RequestCall) -> Reply:
+    """Hand out none of its tasks from now on; what runs goes on."""
+    mark = Pause(at=time.time(), by=call.body.by, reason=call.body.reason)
+    await pausable(await call.backend()).pause(mark)
+    call.audited["reason"] = mark.reason
+    return 202, {"paused": asdict(mark)}
+
+
+@ENDPOINTS.add("DELETE", "/{queue}/pause", Scope.OPERATE, answers={202: answers.PauseAnswer})
+async def resume(call: RequestCall) -> Reply:
+    """Hand its tasks out again; the answer has the mark that was there."""
+    former = await pausable(await call.backend()).resume()
+    return 202, {"paused": None if former is None else asdict(former)}
 
 
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))

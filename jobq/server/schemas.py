@@ -28,6 +28,7 @@ from jobq.journal.records import (
     MAX_TEXT_CHARACTERS,
 )
 from jobq.journal.store import MOST_IDS
+from jobq.pausing import MOST_CHARACTERS
 from jobq.task_client import checked_checkpoint
 
 API_VERSION: Final = "1"
@@ -317,6 +318,13 @@ class Ids(Body):
     """Which dead letters."""
 
     ids: Annotated[list[Id], Field(max_length=MAX_TASKS)]
+
+
+class QueuePause(Body):
+    """Why nothing is to be handed out."""
+
+    by: Annotated[Shown, Field(max_length=MOST_CHARACTERS, description="For display only.")]
+    reason: Annotated[Shown, Field(max_length=MOST_CHARACTERS)] = ""
 
 
 class NewLease(Body):

@@ -12,6 +12,7 @@ from uuid import uuid4
 from jobq.errors import LockLost, MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.wire import body_fields
+from jobq.pausing import Pausable, mark_field
 from jobq.racing import first_done
 from jobq.servable import HeldDelivery, Kind, ListedTask
 from jobq.server import answers, schemas
@@ -97,7 +98,8 @@ async def claim(call: RequestCall) -> Reply:
     if found and call.gone.is_set() and not call.service.is_stopping:
         await _give_back(found)
         found = []
-    return 200, {"tasks": [_claimed(delivery, raw=body.raw) for delivery in found]}
+    paused = await backend.paused() if not found and isinstance(backend, Pausable) else None
+    return 200, {"tasks": [_claimed(delivery, raw=body.raw) for delivery in found], **mark_field(paused)}
 
 
 async def _unless_gone(call: RequestCall, claiming: "asyncio.Future[Sequence[HeldDelivery]]") -> Sequence[HeldDelivery]:

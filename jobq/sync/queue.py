@@ -22,6 +22,7 @@ from jobq.events import Event
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.lease.named import NamedLease
 from jobq.lease.store import Confirmation, LeaseRecord
+from jobq.pausing import Pause
 from jobq.run.attempt.runner import OnLine
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.callbacks.callback import Callback
@@ -201,6 +202,14 @@ class Queue:
     def stats(self) -> QueueStats:
         """Count."""
         return self._call(self._queue.stats())
+
+    def pause(self, reason: str = "") -> Pause:
+        """Hand out no task from now on; see `jobq.Queue.pause`."""
+        return self._call(self._queue.pause(reason))
+
+    def resume(self) -> Pause | None:
+        """Hand tasks out again; return the mark that was there."""
+        return self._call(self._queue.resume())
 
     def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

@@ -27,7 +27,7 @@ from jobq.testing.harness import Bench, Harness
 
 __all__ = ["Case", "Harness", "Report", "Skipped", "cases", "missing", "run", "run_case"]
 
-_MODULES: Final = ("push", "receive", "lease", "stale", "settle", "signed", "dead", "poison", "faults")
+_MODULES: Final = ("push", "receive", "lease", "stale", "settle", "signed", "dead", "pause", "poison", "faults")
 
 
 @dataclass(frozen=True)

@@ -148,9 +148,9 @@ async def test_epochs_rise_also_where_no_story_had_room(stage: Stage) -> None:
 async def test_a_look_that_is_given_up_hides_nothing(stage: Stage) -> None:
     await stage.pushed(40)
     await _bury_all(stage, 40)
-    before = len(stage.proxy.seen("GET"))
+    before = len(stage.proxy.seen("GET", "/messages"))
     looking = asyncio.ensure_future(stage.backend.dead_letters(100))
-    await stage.proxy.until(lambda: len(stage.proxy.seen("GET")) >= before + 2)
+    await stage.proxy.until(lambda: len(stage.proxy.seen("GET", "/messages")) >= before + 2)
     looking.cancel()
     await asyncio.wait({looking})
     assert len(await stage.backend.dead_letters(100)) == 40

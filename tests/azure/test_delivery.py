@@ -61,7 +61,7 @@ async def test_requeue_over_seven_days_keeps_its_time(stage: Stage, days: int) -
 async def test_a_receive_that_is_given_up_gives_back_what_it_was_granted(stage: Stage) -> None:
     await stage.pushed(3)
     receiving = asyncio.ensure_future(stage.backend.receive(3, LEASE, NOW))
-    await stage.proxy.until(lambda: stage.proxy.seen("GET"))
+    await stage.proxy.until(lambda: stage.proxy.seen("GET", "/messages"))
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receiving

@@ -40,7 +40,7 @@ async def test_a_task_outlives_its_message(
 ) -> None:
     """By the command line, at the wire: it ends well, and its copy has no time to live."""
     worker = await stage.start("worker", "-n", "2", "--idle-timeout", "1s", **SHORT, JOBQ_GUARDIAN="off")
-    await stage.proxy.until(lambda: stage.proxy.seen("GET"))
+    await stage.proxy.until(lambda: stage.proxy.seen("GET", "/messages"))
     await _sent(stranger, 2, command="sleep 2.1")
     await _sent(stranger, 60)
     result = await ended(worker)

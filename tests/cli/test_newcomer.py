@@ -90,7 +90,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("JOBQ_STORAGE=acct jobq size", "or set JOBQ_QUEUE; JOBQ_STORAGE names an account alone", 2),
     ("JOBQ_LA_WORKSPACE_ID=x jobq demo size", "no variable of jobq; logs are JSON on standard error;", 4),
     ("jobq demo status", "Missing argument 'ID...'. `size`, `stats` and `ps` are about the whole queue.", 2),
-    ("jobq demo stop", "no such command 'stop'; did you mean 'cancel'?", 2),
+    ("jobq demo stop", "no such command 'stop'; did you mean 'cancel' or 'pause'?", 2),
     ("jobq demo kill 01a2", "no such command 'kill'; did you mean 'cancel'?", 2),
     ("jobq demo info", "did you mean 'size', 'stats' or 'status'?", 2),
     ("jobq demo purge", "did you mean 'clear', 'dead purge' or 'delete'?", 2),

@@ -9,6 +9,7 @@ from typing import ClassVar
 from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
 from jobq.errors import DuplicateTask, LockLost
 from jobq.journal.records import Beat
+from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
@@ -21,6 +22,18 @@ class Wrapped(FaultyBackend):
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         return [self.delivery(each, Faults()) for each in await self.inner.receive(max_tasks, lease, wait)]
+
+    async def pause(self, mark: Pause) -> None:
+        assert isinstance(self.inner, Pausable)
+        await self.inner.pause(mark)
+
+    async def resume(self) -> Pause | None:
+        assert isinstance(self.inner, Pausable)
+        return await self.inner.resume()
+
+    async def paused(self) -> Pause | None:
+        assert isinstance(self.inner, Pausable)
+        return await self.inner.paused()
 
 
 class _UnfencedDelivery(FaultyDelivery):
@@ -253,6 +266,26 @@ class WorkRewritten(Wrapped):
         return await self.inner.push([task.copied({"work": None}) for task in tasks])
 
 
+class PauseIsAWord(Wrapped):
+    """A paused queue says so, and hands out."""
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        mark = (await self.inner.stats()).paused
+        await self.resume()
+        try:
+            return await super().receive(max_tasks, lease, wait)
+        finally:
+            if mark is not None:
+                await self.pause(mark)
+
+
+class PauseStays(Wrapped):
+    """A pause without an end."""
+
+    async def resume(self) -> Pause | None:
+        return None
+
+
 CAUGHT_BY: dict[type[Wrapped], str] = {
     UnfencedComplete: "stale.after_expiry_and_redelivery",
     SilentCheckpoint: "lease.stale_checkpoint_is_refused",
@@ -273,5 +306,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     RedriveClaimsAll: "dead.redrive_answers_with_what_it_found",
     PeekDelivers: "receive.peek_leases_nothing",
     ShadowLease: "lease.expired_task_comes_back",
+    PauseIsAWord: "pause.paused_hands_nothing_out_and_what_runs_goes_on",
+    PauseStays: "pause.stats_say_who_has_paused_it_and_why",
     LeaseNeverEnds: "receive.cancelled_grant_is_not_lost",
 }

@@ -43,6 +43,8 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "create": ("other create", 0),
     "cancel": ("demo cancel id", 0),
     "clear": ("demo clear --yes", 0),
+    "pause": ("demo pause", 0),
+    "resume": ("demo resume", 0),
     "delete": ("demo delete --force", 0),
     "serve": ("serve demo --port 0 --certificate missing --key missing", 3),
     "serve token create": ("serve token create demo --scope read", 0),

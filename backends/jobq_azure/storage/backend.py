@@ -19,6 +19,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq.examination import Finding
+from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
@@ -31,6 +32,7 @@ from jobq_azure.storage.examination import StorageProbes, findings
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
 from jobq_azure.storage.named_leases import BlobLeases
+from jobq_azure.storage.pause_look import PauseLook
 from jobq_azure.storage.poll_interval import PollInterval
 from jobq_azure.storage.push import push
 from jobq_azure.storage.queue_client import (
@@ -74,6 +76,7 @@ class StorageQueueBackend:
         self._wire: StorageQueueClient
         self._payloads: Payloads
         self._dead: StorageDeadLetters
+        self._pause: PauseLook
         self._lasting: TimeToLiveRemoval
         self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
@@ -95,6 +98,7 @@ class StorageQueueBackend:
             native_checkpoint=True,
             max_peek=MOST_AT_ONCE,
             named_leases=True,
+            pauses=True,
             counts=frozenset({"dead", "total"}),
         )
 
@@ -109,6 +113,7 @@ class StorageQueueBackend:
             self._wire = self._account.wire(self._name)
             self._payloads = self._account.payloads(self._name)
             dead = self._name + SUFFIX
+            self._pause = PauseLook(self._wire)
             self._lasting = TimeToLiveRemoval(self._wire)
             self._dead = StorageDeadLetters(
                 self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads
@@ -166,14 +171,8 @@ class StorageQueueBackend:
         end = time.monotonic() + wait.total_seconds()
         looked = False
         while True:
-            now = time.monotonic()
-            if wait:
-                due = self._polling.due
-                if due > end and looked:
-                    await asyncio.sleep(end - now)
-                    return []
-                if (pause := min(due, end) - now) > 0:
-                    await asyncio.sleep(pause)
+            if (wait and await self._waited_in_vain(end, looked=looked)) or await self._pause.holds_until(end):
+                return []
             found = await self._look(min(max_tasks, MOST_AT_ONCE), asked)
             looked = True
             if found:
@@ -187,6 +186,12 @@ class StorageQueueBackend:
             self._polling.empty(time.monotonic())
             if time.monotonic() >= end:
                 return []
+
+    async def _waited_in_vain(self, end: float, *, looked: bool) -> bool:
+        """Wait until the next look is due; return whether that is too late, which a first one never is."""
+        due, now = self._polling.due, time.monotonic()
+        await asyncio.sleep(max(0.0, min(due, end) - now))
+        return due > end and looked
 
     async def _look(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
         """Return what was received; None stands for what was put off."""
@@ -275,12 +280,25 @@ class StorageQueueBackend:
 
     async def stats(self) -> QueueStats:
         """Count what the service counts: all messages together, and the dead letters."""
-        total = await certain(self._wire.count())
+        facts = await certain(self._wire.look())
         try:
             dead = await certain(self._dead.count())
         except QueueNotFound:  # another program made the queue
             dead = 0
-        return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=total)
+        paused = self._pause.take_in(facts)
+        return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=facts.messages, paused=paused)
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out: every worker sees it within a minute, those of an older jobq never."""
+        await self._pause.set(mark)
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again, within ten seconds."""
+        return await self._pause.set(None)
+
+    async def paused(self) -> Pause | None:
+        """Return the mark that the last look has found."""
+        return self._pause.mark
 
     async def clear(self) -> int:
         """Delete all messages; the number is the service's estimate.

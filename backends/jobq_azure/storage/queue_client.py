@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from jobq.errors import BackendUnavailable, QueueNotFound
@@ -28,8 +28,23 @@ MOST_AT_ONCE: Final = 32  # messages in one request, by the service
 LONGEST: Final = timedelta(days=7)  # that a message may be hidden, by the service
 FOR_EVER: Final = -1
 EPOCH_SECONDS: Final = 1.0  # the grain of when a message was put into its queue
+PAUSE: Final = "x-ms-meta-jobqpause"  # a header, as the service gives and takes what is noted of a queue
+_NOTED: Final = "x-ms-meta-"
+_METADATA: Final = {"comp": "metadata"}
 _XML: Final = "application/xml"
 _T = TypeVar("_T")
+
+
+class QueueFacts(NamedTuple):
+    """What the service says of a queue.
+
+    Attributes:
+        messages: about how many there are, hidden ones included.
+        pause: the mark of a pause; None = there is none.
+    """
+
+    messages: int
+    pause: str | None
 
 
 def whole_seconds(length: timedelta) -> int:
@@ -112,20 +127,43 @@ class StorageQueueClient:
 
     async def count(self) -> int:
         """Return about how many messages there are, hidden ones included."""
-        answer = await self._send("GET", self._queue, {"comp": "metadata"}, HTTPStatus.OK)
+        return (await self.look()).messages
+
+    async def look(self) -> QueueFacts:
+        """Return what the service says of the queue."""
+        answer = await self._send("GET", self._queue, _METADATA, HTTPStatus.OK)
         count = answer.headers.get("x-ms-approximate-messages-count", "")
         if not (count.isascii() and count.isdecimal() and len(count) <= MOST_DIGITS):
             raise Unreadable(f"{self.place}: an answer without the number of messages")
-        return int(count)
+        return QueueFacts(int(count), answer.headers.get(PAUSE))
+
+    async def mark(self, pause: str | None) -> str | None:
+        """Set the mark of a pause, ASCII, or take it away; return the former. What others have noted there stays.
+
+        Two who change what is noted at the same moment may undo each other: the service compares nothing here.
+        """
+        answer = await self._send("GET", self._queue, _METADATA, HTTPStatus.OK)
+        noted = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith(_NOTED)}
+        former = noted.pop(PAUSE, None)
+        if pause is not None:
+            noted[PAUSE] = pause
+        await self._send("PUT", self._queue, _METADATA, HTTPStatus.NO_CONTENT, more=noted)
+        return former
 
     def _path_of(self, message_id: str) -> str:
         return f"{self._messages}/{quote(message_id, safe='')}"
 
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str], done: int, body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        done: int,
+        body: bytes = b"",
+        more: Mapping[str, str] | None = None,
     ) -> StorageAnswer:
-        """Return the answer if its status says that it is done; raises as `answered` does."""
-        headers = {"Accept": _XML, "Content-Type": _XML} if body else {"Accept": _XML}
+        """Return the answer if its status says that it is done; raises as `answered` does. `more` are headers."""
+        headers = {"Accept": _XML, **({"Content-Type": _XML} if body else {}), **(more or {})}
         answer = await self._requests.send(method, path, query, headers, body)
         self._was_served = True
         if answer.status == done:

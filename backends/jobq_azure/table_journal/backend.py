@@ -17,6 +17,7 @@ from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.examination import Examinable, Finding, Verdict
 from jobq.lease.store import KeepsLeases, LeaseStore
+from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -309,13 +310,28 @@ class JournaledQueue:
 
 
 class JournaledStorageQueue(JournaledQueue):
-    """The same of a queue that keeps named leases."""
+    """The same of a queue that keeps named leases, and can be paused."""
 
     @property
     def leases(self) -> LeaseStore:
         """The named leases of this queue."""
         assert isinstance(self._inner, KeepsLeases)
         return self._inner.leases
+
+    async def pause(self, mark: Pause) -> None:
+        """Hand nothing out."""
+        assert isinstance(self._inner, Pausable)
+        await self._inner.pause(mark)
+
+    async def resume(self) -> Pause | None:
+        """Hand tasks out again."""
+        assert isinstance(self._inner, Pausable)
+        return await self._inner.resume()
+
+    async def paused(self) -> Pause | None:
+        """Return the mark."""
+        assert isinstance(self._inner, Pausable)
+        return await self._inner.paused()
 
 
 async def _given_back(delivery: Delivery) -> None:

@@ -57,7 +57,13 @@ def pull(
 ) -> int:
     """Run one task; see _HELP."""
     settings = read_settings(visibility_timeout=lease, quiet_output=quiet_output or None, **options)
-    own = {"num_workers": 1, "idle_timeout": wait, "time_limit": None, "restart": 0, "max_consecutive_failures": 0}
+    own = {
+        "num_workers": 1,
+        "idle_timeout": wait or timedelta(0),
+        "time_limit": None,
+        "restart": 0,
+        "max_consecutive_failures": 0,
+    }
     settings = settings.copied(own)
     spec = spec_of(ctx, settings)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq pull --help` needs none of it
@@ -72,10 +78,16 @@ def pull(
 
 async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any, *, as_json: bool) -> int:
     from jobq.cli.display.passthrough_log import PassthroughLog  # noqa: PLC0415 - as above
-    from jobq.events import Events  # noqa: PLC0415 - as above
+    from jobq.events import Event, Events  # noqa: PLC0415 - as above
     from jobq.run.worker.worker import Worker  # noqa: PLC0415 - as above
 
     reports: list[DeliveryReport] = []
+    paused: list[str] = []
+
+    def on_event(event: Event) -> None:
+        if event.name == "queue.paused":
+            paused.append(str(event.fields["detail"]))
+        screen.on_event(event)
 
     def on_report(_delivery: "Delivery", report: "DeliveryReport") -> None:
         reports.append(report)
@@ -85,7 +97,7 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
             worker = Worker(
                 backend,
                 settings,
-                events=Events(screen.on_event),
+                events=Events(on_event),
                 on_line=screen.on_line,
                 max_tasks=limit,
                 on_report=on_report,
@@ -94,7 +106,8 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     for report in reports:
         terminal.say(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
     if not (reports or result.exit_code):
-        terminal.say(f"no task on {backend.name}")
+        why = f": it is {terminal.visible(paused[0])}" if paused else ""
+        terminal.say(f"no task on {backend.name}{why}")
     nothing = 1 if result.lost else _NOTHING
     code = result.exit_code or (int(result.succeeded != len(reports)) if reports else nothing)
     code = code or int(screen.lost_output)

@@ -1,6 +1,5 @@
 """`jobq queues`, `jobq QUEUE size`, `peek`, `create`, `clear` and `delete`: queues as a whole."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -9,6 +8,7 @@ from jobq.cli.common import ExampleCommand, Invocation, full_option, json_option
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.errors import AccessDenied, ConfigurationError
+from jobq.pausing import mark_field
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, QueueStats
@@ -64,9 +64,11 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
     async def work(backend: "Backend") -> int:
         stats = await backend.stats()
         if as_json:
-            terminal.put_json(_counts(stats))
+            terminal.put_json(_counts(stats) | mark_field(stats.paused))
         else:
             terminal.put(_table(stats))
+            if stats.paused is not None:
+                terminal.put(terminal.visible(str(stats.paused)))
         if fail_if_empty and not stats.is_known:
             raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
@@ -76,7 +78,8 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
 
 def _counts(stats: "QueueStats") -> dict[str, int | None]:
     """Return the counts to show: a total only where the others are not known."""
-    return {name: count for name, count in asdict(stats).items() if name != "total" or count is not None}
+    known = {name: getattr(stats, name) for name in ("visible", "leased", "scheduled", "dead", "total")}
+    return {name: count for name, count in known.items() if name != "total" or count is not None}
 
 
 def _table(stats: "QueueStats") -> str:

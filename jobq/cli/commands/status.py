@@ -1,5 +1,6 @@
 """`jobq QUEUE status`, `ps`, `history` and `stats`: what the journal knows."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -144,6 +145,7 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
 
         seconds = (window or _HOUR).total_seconds()
         found = await journal_of(backend).stats(seconds)
+        paused = (await backend.stats()).paused
         oldest = found.oldest_ready_seconds
         if as_json:
             terminal.put_json(
@@ -154,9 +156,12 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
                     "attempts_per_s": round(found.rate, 3),
                     "left_s": None if found.seconds_left is None else round(found.seconds_left, 1),
                     "oldest_ready_s": None if oldest is None else round(oldest, 1),
+                    "paused": None if paused is None else asdict(paused),
                 }
             )
             return
+        if paused is not None:
+            terminal.put(terminal.visible(str(paused)))
         for state, count in found.states.items():
             terminal.put(f"{state + ':':<14}{count}")
         terminal.put(f"{'oldest ready:':<14}{'-' if oldest is None else format_journal.age(oldest)}")

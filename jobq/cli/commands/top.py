@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,6 +116,7 @@ def _object(found: TopSnapshot) -> dict[str, Any]:
     journal = found.journal
     return {
         "counts": _counts(found.stats),
+        "paused": None if found.stats.paused is None else asdict(found.stats.paused),
         "ended": None if journal is None else dict(journal.ended),
         "window_s": None if journal is None else journal.window_seconds,
         "oldest_ready_s": None if journal is None else journal.oldest_ready_seconds,
@@ -169,6 +170,8 @@ def _drawn(
         Text(f"{terminal.visible(queue)}  {time.strftime('%H:%M:%S')}", style="bold"),
         Text(_sentence(_counts(found.stats))),
     ]
+    if found.stats.paused is not None:
+        lines.append(Text(terminal.visible(str(found.stats.paused)), style="yellow"))
     if found.journal is not None:
         oldest = found.journal.oldest_ready_seconds
         lines.append(Text(f"oldest ready: {'-' if oldest is None else format_journal.age(oldest)}"))

@@ -22,6 +22,8 @@ _PHRASES: Final = {
     "worker.started": "worker started",
     "worker.draining": "taking no new tasks",
     "worker.stopped": "worker stopped",
+    "queue.paused": "waits: the queue is paused",
+    "queue.resumed": "goes on: the queue is paused no more",
     "worker.receive_failed": "cannot receive tasks",
     "worker.breaker_tripped": "too many failures in a row, so the worker ends",
     "task.leased": "is leased",

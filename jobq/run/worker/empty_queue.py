@@ -2,17 +2,19 @@
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Final
 
 from jobq.clock import Clock
+from jobq.pausing import Pause
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.receive import Receiving
 
 _LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
 _LATE: Final = 1.0  # seconds by which a service may be late with what it is to show again
 _LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+_PAUSED_SECONDS: Final = 600.0  # for which a worker stays at a paused queue that has been told no time
 
 
 class EmptyQueue:
@@ -23,6 +25,8 @@ class EmptyQueue:
         clock: for the moments.
         leftovers: what others gave back or lost.
         attempts: those that run now.
+        on_pause: told once when the worker is found to stay only since the queue is paused, and, with None, when it is
+            not paused any more.
     """
 
     def __init__(
@@ -31,8 +35,10 @@ class EmptyQueue:
         clock: Clock,
         leftovers: Leftovers,
         attempts: Collection[asyncio.Task[None]],
+        on_pause: Callable[[Pause | None], None],
     ) -> None:
         self._idle = 0.0 if idle is None else idle.total_seconds()
+        self._longest_pause = _PAUSED_SECONDS if idle is None else self._idle
         self._clock = clock
         self._leftovers = leftovers
         self._attempts = attempts
@@ -40,6 +46,8 @@ class EmptyQueue:
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._since: float | None = None  # boottime in seconds of the look that found the queue empty
         self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
+        self._paused_since: float | None = None  # boottime in seconds of the look that found it paused
+        self._on_pause = on_pause
 
     def attempt_ended(self) -> None:
         """Note that an attempt has been settled."""
@@ -66,6 +74,8 @@ class EmptyQueue:
         end = now + _LONG_WAIT.total_seconds()
         if not self._attempts:
             end = min(end, max(self._since + self._idle, now, *self._due.values()))
+            if self._paused_since is not None:
+                end = min(now + _LOOK_AGAIN.total_seconds(), self._paused_since + self._longest_pause)
         if self._left_by_others:
             end = min(end, now + _LOOK_AGAIN.total_seconds())
         return timedelta(seconds=end - now)
@@ -80,6 +90,7 @@ class EmptyQueue:
         self._due = {task_id: due for task_id, due in self._due.items() if due > looked_at}
         if not empty:
             self._since = None
+            self._is_paused(None, now)
             return False
         busy = bool(self._attempts) or self._last_end >= looked_at
         if self._since is None or busy:
@@ -87,6 +98,8 @@ class EmptyQueue:
         if self._due and not busy and await receiving.is_bare():
             self._due.clear()
         is_over = not busy and now >= self._since + self._idle
+        if is_over and self._is_paused(await receiving.paused(), now):
+            return False
         if is_over:
             await self._leftovers.end_leases_of_the_dead()
             if self._leftovers.last_ended >= looked_at:
@@ -94,6 +107,16 @@ class EmptyQueue:
         if is_over and (self._left_by_others or not self._due):
             await self._expect_what_others_left()
         return is_over and not self._due
+
+    def _is_paused(self, mark: Pause | None, now: float) -> bool:
+        """Return whether the worker is to stay since the queue is paused, which is no empty one."""
+        if mark is None and self._paused_since is not None:
+            self._paused_since = None
+            self._on_pause(None)
+        elif mark is not None and self._paused_since is None:
+            self._paused_since = now
+            self._on_pause(mark)
+        return self._paused_since is not None and now < self._paused_since + self._longest_pause
 
     async def _expect_what_others_left(self) -> None:
         """Wait for what a worker that is gone had leased; one that lives is seen to renew, and is not waited for."""

@@ -109,14 +109,15 @@ class Leftovers:
             return ""
         if not stats.unfinished:
             return ""
+        paused = "" if stats.paused is None else f"; the queue is {stats.paused}"
         if stats.leased is None or stats.scheduled is None:
-            return f"{stats.unfinished} waiting, hidden or leased"
+            return f"{stats.unfinished} waiting, hidden or leased{paused}"
         counts = (
             (stats.visible, "waiting"),
             (stats.leased, f"leased{await self._holders()}"),
             (stats.scheduled, f"scheduled{await self._first_due() if stats.scheduled else ''}"),
         )
-        return ", ".join(f"{count} {what}" for count, what in counts if count)
+        return ", ".join(f"{count} {what}" for count, what in counts if count) + paused
 
     async def _holders(self) -> str:
         found = [each for each in await self._leased() if each.holder and (each.lease_left or 0.0) > 0.0]

@@ -12,6 +12,7 @@ from jobq.clock import Clock
 from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.lease.outage import Outage
+from jobq.pausing import Pausable, Pause
 from jobq.racing import first_done, first_of, racing
 from jobq.run.stopping import Stopping
 
@@ -145,6 +146,16 @@ class Receiving:
             if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
                 raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
+
+    async def paused(self) -> Pause | None:
+        """Return the mark by which nothing is handed out; None also where nobody says."""
+        if not isinstance(self._backend, Pausable):
+            return None
+        try:
+            async with asyncio.timeout(RECEIVE_SECONDS):
+                return await self._backend.paused()
+        except (JobqError, TimeoutError):
+            return None
 
     async def is_bare(self) -> bool:
         """Return whether the queue holds nothing at all, so that nothing can come back: cleared, or worked off."""

@@ -15,6 +15,7 @@ from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
 from jobq.formats import durations
+from jobq.pausing import Pause
 from jobq.racing import first_done, first_error, first_of, racing
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
@@ -112,7 +113,7 @@ class Worker:
         self._has_started = False
         self._tally = ReportCounter()
         self._leftovers = Leftovers(backend, self._clock)
-        self._empty = EmptyQueue(settings.idle_timeout, self._clock, self._leftovers, self._attempts)
+        self._empty = EmptyQueue(settings.idle_timeout, self._clock, self._leftovers, self._attempts, self._say_paused)
 
     async def run(self) -> WorkerReport:
         """Work until asked to stop, until nothing is left, or until the time limit.
@@ -279,6 +280,12 @@ class Worker:
             lease_s=supervisor.lease.total_seconds(),
             containment=getattr(self._spawner, "contained_by", "off"),
         )
+
+    def _say_paused(self, mark: Pause | None) -> None:
+        if mark is None:
+            self._emit("queue.resumed")
+        else:
+            self._emit("queue.paused", by=mark.by, detail=str(mark))
 
     async def _had_to_wait(self) -> bool:
         """Wait where nothing can be taken now, for whatever may change that; return whether it was so."""

@@ -100,7 +100,7 @@ async def test_only_the_service_says_that_something_is_done(stage: Stage, strike
     with pytest.raises((SettlementUnknown, JobqError)) as completed:
         await delivery.settle(Complete(DONE))
     assert not isinstance(completed.value, LockLost)
-    stage.proxy.strike(strike, "GET")
+    stage.proxy.strike(strike, "GET", "/messages")
     with pytest.raises(JobqError):
         await stage.backend.receive(1, LEASE, NOW)
     stage.proxy.strike(strike, "POST")
@@ -113,7 +113,7 @@ async def test_only_the_service_says_that_something_is_done(stage: Stage, strike
 
 async def test_a_page_in_the_middle_ends_no_worker(stage: Stage) -> None:
     await stage.pushed(20, command="echo $JOBQ_TASK_ID >> done")
-    stage.proxy.strike(Strike.PAGE, "GET", count=2, matches=lambda _: len(stage.proxy.seen("DELETE")) > 3)
+    stage.proxy.strike(Strike.PAGE, "GET", "/messages", count=2, matches=lambda _: len(stage.proxy.seen("DELETE")) > 3)
     result = await stage.run("worker", "-n", "2", "--idle-timeout", "3s", **SHORT)
     assert result.code == 0, result.err
     assert "bug" not in result.err
@@ -190,7 +190,7 @@ async def test_one_refusal_in_mid_run_ends_no_worker(stage: Stage, strike: Strik
     # L4: a firewall rule that spreads, a key that is rotated, a gateway that starts.
     await stage.pushed(6, command="echo $JOBQ_TASK_ID >> done")
     seen = stage.proxy.seen
-    stage.proxy.strike(strike, "GET", count=2, matches=lambda _: len(seen("DELETE")) > 1)
+    stage.proxy.strike(strike, "GET", "/messages", count=2, matches=lambda _: len(seen("DELETE")) > 1)
     result = await stage.run("worker", **SHORT)
     assert result.code == 0, result.err
     assert len((stage.folder / "done").read_text().split()) == 6

@@ -62,7 +62,7 @@ def _refused(stage: Stage) -> int:
 
 async def test_storm_of_503_on_receives_is_lived_through(stage: Stage) -> None:
     await stage.pushed(3)
-    stage.proxy.strike(Strike.BUSY, "GET", count=2)
+    stage.proxy.strike(Strike.BUSY, "GET", "/messages", count=2)
     result = await stage.run("worker", **SHORT)
     assert result.code == 0, result.err
     assert await stage.total() == 0

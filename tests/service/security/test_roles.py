@@ -17,6 +17,8 @@ COMMANDS: dict[tuple[str, ...], set[str]] = {
     ("ps",): {"looks", "reads", "tends"},
     ("peek",): {"reads"},
     ("cancel", "waits"): {"tends"},
+    ("pause",): {"tends"},
+    ("resume",): {"tends"},
     ("clear", "--yes"): set(),
 }
 
@@ -42,6 +44,7 @@ def check(jobq: Jobq, server: HttpServer, token: dict[str, str]) -> None:
     owner = server.token_file.read_text()
     for command, may in COMMANDS.items():
         for role in ROLES:
+            jobq(spec, "resume", env={"JOBQ_HTTP_TOKEN": owner})
             jobq(spec, "clear", "--yes", env={"JOBQ_HTTP_TOKEN": owner})
             jobq(spec, "push", "--id", "waits", "-c", "true", env={"JOBQ_HTTP_TOKEN": owner})
             code = 0 if role in may else 3

@@ -14,8 +14,8 @@ async def test_what_was_put_back_is_waited_for_in_whole_seconds() -> None:
     leftovers: Any = SimpleNamespace(
         end_leases_of_the_dead=AsyncMock(), abandoned=AsyncMock(return_value={}), last_ended=-1.0
     )
-    receiving: Any = SimpleNamespace(is_bare=AsyncMock(return_value=False))
-    queue = EmptyQueue(None, clock, leftovers, ())
+    receiving: Any = SimpleNamespace(is_bare=AsyncMock(return_value=False), paused=AsyncMock(return_value=None))
+    queue = EmptyQueue(None, clock, leftovers, (), lambda _: None)
     queue.expect("a", 2.5)
     now = 2.6
     assert not await queue.is_worked_off(receiving, empty=True, looked_at=2.6)
