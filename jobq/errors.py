@@ -91,6 +91,12 @@ class QueueNotFound(JobqError):
     exit_code = 4
 
 
+class QueueNotEmpty(JobqError):
+    """The queue holds tasks or dead letters, and was to be deleted only without."""
+
+    exit_code = 2
+
+
 class TaskNotFound(JobqError):
     """The journal knows no task with this id: it was never there, was cleared or purged, or is forgotten."""
 

@@ -61,8 +61,13 @@ class Examinable(Protocol):
 class Deletable(Protocol):
     """A backend whose queue can be deleted: a check makes some of its own."""
 
-    async def delete(self) -> None:
-        """Delete the queue for good, with all in it and its dead letters."""
+    async def delete(self, *, only_empty: bool = False) -> None:
+        """Delete the queue for good, with all in it and its dead letters; what runs loses its lease.
+
+        Args:
+            only_empty: raise QueueNotEmpty instead where it holds anything, by a service that can do both in one step;
+                others trust that the caller has looked.
+        """
         ...
 
 

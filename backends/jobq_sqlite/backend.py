@@ -129,6 +129,8 @@ class SqliteBackend:
         """Make the file and the queue where they are missing; raises ConfigurationError unless `exist_ok`."""
         connection = await self._opened(create=True)
         created = await connection.submit(lambda database, now: task_sql.create(database, self.name, now))
+        if created:
+            await self._forget_deleted(connection)
         if not created and not exist_ok:
             raise ConfigurationError(f"queue {self.name!r} exists already in {self._file.path}")
 
@@ -297,12 +299,15 @@ class SqliteBackend:
         found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
         return list(compress(ids, found))
 
-    async def delete(self) -> None:
+    async def delete(self, *, only_empty: bool = False) -> None:
         """Delete the queue, at once, and all in it, in short transactions; its named leases stay (S3)."""
         connection, queue = await self._linked()
-        await connection.submit(lambda database, _: queue_admin.delete(database, queue))
+        await connection.submit(lambda database, _: queue_admin.delete(database, queue, only_empty=only_empty))
         self._link = None
-        # Also what another delete has left that was cut off.
+        await self._forget_deleted(connection)
+
+    async def _forget_deleted(self, connection: SqliteConnection) -> None:
+        """Delete the rows of queues that are deleted, also of one whose delete was cut off."""
         while rows := await connection.submit(lambda database, _: queue_admin.rows_of_deleted(database), writes=False):
             await connection.each(rows, lambda database, _, seq: queue_admin.forget(database, seq))
 

@@ -6,7 +6,7 @@ import sqlite3
 from typing import Final
 
 from jobq.backend import DeadLetter, Peeked, QueueStats
-from jobq.errors import ConfigurationError, MalformedTask
+from jobq.errors import ConfigurationError, MalformedTask, QueueNotEmpty
 from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
@@ -31,6 +31,11 @@ PEEK: Final = f"""
     ORDER BY priority DESC, available_at, seq LIMIT :limit
 """  # noqa: S608 - the number is ours, every value is bound
 _UNFINISHED: Final = "state IN ('ready', 'scheduled', 'leased')"
+_HOLDS: Final = f"SELECT 1 FROM task WHERE queue_id = ? AND ({_UNFINISHED} OR state = 'dead') LIMIT 1"  # noqa: S608 - as below
+_END_ALL_LEASES: Final = (
+    "UPDATE task SET state = 'ready', receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL"
+    " WHERE queue_id = ? AND state = 'leased'"
+)
 # In the order of rows, which the indexes of the states do not have.
 UNFINISHED_ROWS: Final = (
     f"SELECT seq FROM task NOT INDEXED WHERE seq > ? AND seq <= ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - a constant of ours
@@ -97,8 +102,18 @@ def clear(database: sqlite3.Connection, queue: int, seq: int) -> int:
     return count
 
 
-def delete(database: sqlite3.Connection, queue: int) -> None:
-    """Take the queue's name away: from here on nobody finds it, pushes to it or takes from it."""
+def delete(database: sqlite3.Connection, queue: int, *, only_empty: bool) -> None:
+    """Take the queue's name away: from here on nobody finds it, pushes to it, takes from it or holds any of it.
+
+    Its ids are free then: what is pushed under them begins above all that it has handed out (S3).
+
+    Raises:
+        QueueNotEmpty: it holds a task or a dead letter, and is not to be deleted then.
+    """
+    if only_empty and database.execute(_HOLDS, (queue,)).fetchone() is not None:
+        raise QueueNotEmpty("tasks have come meanwhile, so it is not deleted")
+    database.execute("UPDATE host SET epoch = max(epoch, highest_epoch) + 1")
+    database.execute(_END_ALL_LEASES, (queue,))
     database.execute("UPDATE queue SET name = ? || queue_id WHERE queue_id = ?", (DELETED, queue))
 
 

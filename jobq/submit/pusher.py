@@ -224,6 +224,22 @@ class Pusher:
             advice = "pushing them again may run them twice; look with `jobq QUEUE peek` first"
         return f"in doubt: {len(ids)} task{'' if len(ids) == 1 else 's'} ({shown}); {advice}"
 
+    async def check_done(self, walk: str) -> None:
+        """Raise QueueNotFound for a walk that is done where the queue is gone, and what was queued with it.
+
+        Args:
+            walk: its name.
+        """
+        try:
+            await self._backend.stats()
+        except AccessDenied:  # then nobody here knows
+            return
+        except QueueNotFound as error:
+            error.add_note(
+                f"{walk} was done, and what it had queued is gone with the queue; to queue it again, use another name"
+            )
+            raise
+
     def summary(self) -> str:
         """Return how many tasks are queued, and which are in doubt."""
         new = self.count - self.known

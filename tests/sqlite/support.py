@@ -67,7 +67,7 @@ def older_file(path: Path, version: int = 1, *, host: BootedHost = HOST, body: b
             f"PRAGMA application_id = 1785684593; PRAGMA user_version = {version};"
             "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall)"
             f" VALUES (1, '{host.machine_id}', '{host.boot_id}', 0, 0);"
-            "INSERT INTO queue VALUES (1, 'q', 0);"
+            "INSERT INTO queue (queue_id, name, created_at) VALUES (1, 'q', 0);"
             f"INSERT INTO task (queue_id, id, state, available_at, body) VALUES (1, 't', 'ready', 0, x'{body.hex()}');"
         )
         if version >= 5:

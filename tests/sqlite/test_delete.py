@@ -1,11 +1,13 @@
 """A queue that is deleted: who had it open neither pushes to nor takes from what stands in its place."""
 
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
-from jobq.errors import LockLost, QueueNotFound
-from jobq.settlement import Complete
+from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
+from jobq.settlement import Complete, MoveToDeadLetters
+from jobq_sqlite.backend import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
 
 
@@ -76,4 +78,58 @@ async def test_what_a_delete_that_was_cut_off_has_left_goes_with_the_next(tmp_pa
         ask(file.path, "UPDATE queue SET name = 'deleted ' || queue_id")
         await other.create()
         await other.delete()
+    assert ask(file.path, "SELECT count(*) FROM task") == [(0,)]
+
+
+async def test_s3_what_is_pushed_beside_a_delete_begins_above_all_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is free before its rows are gone: a task that was redriven twice went on under the higher token."""
+    monkeypatch.setattr(SqliteBackend, "_forget_deleted", AsyncMock())  # as where it was killed there, or goes on
+    file = virtual_file(tmp_path)
+    async with backend(file) as stale, backend(file) as another:
+        await stale.create()
+        await stale.push(tasks(1))
+        for _ in range(2):
+            (delivery,) = await stale.receive(1, LEASE, NOW)
+            await delivery.settle(MoveToDeadLetters("failed", "by a test"))
+            await stale.redrive([delivery.id])
+        (first,) = await stale.receive(1, LEASE, NOW)
+        assert first.fencing.epoch == 2
+        await another.delete()
+        await another.create()
+        await another.push(tasks(1))
+        (second,) = await another.receive(1, LEASE, NOW)
+        assert second.fencing > first.fencing
+        with pytest.raises(LockLost):
+            await first.renew(LEASE)
+
+
+async def test_s1_one_that_is_to_go_only_empty_stays_with_what_has_come(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        for settlement in (None, MoveToDeadLetters("failed", "by a test")):
+            if settlement is not None:
+                (delivery,) = await queue.receive(1, LEASE, NOW)
+                with pytest.raises(QueueNotEmpty):
+                    await queue.delete(only_empty=True)
+                await delivery.settle(settlement)
+            with pytest.raises(QueueNotEmpty):
+                await queue.delete(only_empty=True)
+        await queue.purge_dead([delivery.id])
+        await queue.delete(only_empty=True)
+        with pytest.raises(QueueNotFound):
+            await queue.stats()
+
+
+async def test_who_makes_a_queue_takes_away_what_a_delete_has_left(tmp_path: Path) -> None:
+    file = virtual_file(tmp_path)
+    async with backend(file) as queue:
+        await queue.create()
+        await queue.push(tasks(2))
+        ask(file.path, "UPDATE queue SET name = 'deleted ' || queue_id")
+    async with backend(file) as queue:
+        await queue.create()
     assert ask(file.path, "SELECT count(*) FROM task") == [(0,)]

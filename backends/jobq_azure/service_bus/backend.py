@@ -279,7 +279,7 @@ class ServiceBusBackend:
         """Delete dead letters for good."""
         return await certain(self._dead.purge(ids))
 
-    async def delete(self) -> None:
+    async def delete(self, *, only_empty: bool = False) -> None:  # noqa: ARG002 - the service cannot do both in one step
         """Delete the queue, and its dead letters with it; needs Manage."""
         await certain(self._admin.delete())
 

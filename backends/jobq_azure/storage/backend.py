@@ -324,7 +324,7 @@ class StorageQueueBackend:
         """Delete dead letters for good."""
         return await certain(self._dead.purge(ids))
 
-    async def delete(self) -> None:
+    async def delete(self, *, only_empty: bool = False) -> None:  # noqa: ARG002 - the service cannot do both in one step
         """Delete the queue and QUEUE-failed."""
         for place in (self._wire, self._account.wire(self._name + SUFFIX)):
             await certain(place.delete_queue())

@@ -70,9 +70,19 @@ async def push(wire: StorageQueueClient, payloads: Payloads, tasks: Sequence[Tas
         if isinstance(error, PushUnknown):
             raise error from None
         raise given_up from None
-    if failed:
-        raise await _taken_back(wire, payloads, tasks, puts, failed[0])
-    return [task.id for task in tasks]
+    if not failed:
+        return [task.id for task in tasks]
+    raise await _seen_through(asyncio.ensure_future(_taken_back(wire, payloads, tasks, puts, failed[0])))
+
+
+async def _seen_through(taking_back: "asyncio.Task[Exception]") -> BaseException:
+    """Return the error to raise; who gives up meanwhile waits for what is in doubt, some seconds at most."""
+    try:
+        return await asyncio.shield(taking_back)
+    except asyncio.CancelledError as given_up:
+        await asyncio.wait({taking_back})
+        error = taking_back.result()
+        return error if isinstance(error, PushUnknown) else given_up
 
 
 async def _put(wire: StorageQueueClient, payloads: Payloads, task: Task, text: str | None, hidden: int) -> _Put:

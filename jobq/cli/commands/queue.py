@@ -175,7 +175,10 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def delete(ctx: click.Context, force: bool, as_json: bool) -> int:
-    """Delete the queue, its dead-letter place and what is known of its past; refused while it holds anything.
+    """Delete the queue, its dead-letter place and what its journal knows; refused while it holds anything.
+
+    Stop first who pushes to it: an Azure queue is looked at and deleted in two steps, and loses what comes between.
+    Named leases stay, and so do the places that `push --resume` and `fanout` have reached: use other names for them.
 
     Not on PostgreSQL and over HTTP: there `clear` and `dead purge --all` leave its name alone.
     """
@@ -190,7 +193,7 @@ def delete(ctx: click.Context, force: bool, as_json: bool) -> int:
         stats = await backend.stats()
         if not force and (held := _held(stats)):
             raise click.UsageError(f"{terminal.visible(backend.name)} holds {held}; --force deletes it all the same")
-        await backend.delete()
+        await backend.delete(only_empty=not force)
         if as_json:
             terminal.put_json({"queue": backend.name, "deleted": True})
         else:

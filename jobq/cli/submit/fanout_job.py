@@ -76,6 +76,7 @@ class Fanout:
                 if file is not None:
                     await file.check_queued(walk.progress, self.name)
                 if walk.progress.is_done:
+                    await self.pusher.check_done(self.name)
                     terminal.say(f"{self.name} is done: all {walk.progress.handled} records were queued before")
                     return 0
                 earlier = walk.progress.handled

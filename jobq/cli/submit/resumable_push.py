@@ -56,6 +56,7 @@ class Resumable:
                     walk.progress, f"push:{self.name}", accepts_changes=self.accepts_changes
                 )
                 if before.is_done:
+                    await self.pusher.check_done(self.name)
                     terminal.say(f"{self.name} is done: all of {file.path} was queued before")
                     self._say_more()
                     return 0

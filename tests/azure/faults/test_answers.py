@@ -132,6 +132,19 @@ async def test_a_push_that_is_given_up_names_what_may_be_there(stage: Stage) -> 
     assert await stage.total() == 0, "what was added was not taken back"
 
 
+async def test_a_push_that_is_given_up_while_it_takes_back_names_what_may_be_there(stage: Stage) -> None:
+    """S8: one put was refused, and the others were being taken back: a time-out told nothing of them."""
+    stage.proxy.strike(Strike.BUSY, "POST")
+    stage.proxy.strike(Strike.HANG, "DELETE", count=math.inf)
+    tasks = [Task.new(command="true") for _ in range(8)]
+    pushing = asyncio.create_task(stage.backend.push(tasks))
+    await stage.proxy.until(lambda: stage.proxy.seen("DELETE"))
+    pushing.cancel()
+    with pytest.raises(PushUnknown) as unknown:
+        await pushing
+    assert len(unknown.value.ids) == await stage.total()
+
+
 async def test_a_push_that_is_given_up_and_wholly_taken_back_is_as_never_begun(stage: Stage) -> None:
     tasks = [Task.new(command="true") for _ in range(200)]
     push = asyncio.ensure_future(stage.backend.push(tasks))

@@ -244,3 +244,15 @@ def test_what_a_version_before_has_begun_goes_on() -> None:
     known |= {"budgets": {"retries": 3}, "on_exit": None, "trace_context": {}}
     digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
     assert _fingerprint(options) == digest
+
+
+def test_one_that_is_done_is_not_said_to_be_where_its_queue_is_gone(jobq: Jobq) -> None:
+    (jobq.folder / "lines").write_text("echo 1\necho 2\n")
+    push = ("demo", "push", "--resume", "nightly", "lines")
+    fanout = ("demo", "fanout", "nightly", "--lines", "lines", "--", "echo", "{line}")
+    for words in (push, fanout):
+        jobq(*words)
+        jobq("demo", "delete", "--force")
+        told = jobq(*words, code=4).err
+        assert "queue 'demo' does not exist" in told
+        assert "nightly was done, and what it had queued is gone with the queue; to queue it again" in told
