@@ -60,7 +60,11 @@ class ServiceFailed(NoAnswer):
     """The service answered with a failure of its own: it may have done it all the same."""
 
 
-class NoCredential(AccessDenied):
+class NotSignedIn(AccessDenied):
+    """No request was sent, for nobody could sign in: no word of the service on what this identity may do."""
+
+
+class NoCredential(NotSignedIn):
     """No request was sent: there is nothing to sign in with, or the service that gives tokens gave none."""
 
 
