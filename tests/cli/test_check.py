@@ -121,6 +121,11 @@ async def test_postgresql(postgres: Database) -> None:
         assert (await scratch.stats()).unfinished == 1, "they may be somebody's own"
 
 
+def test_what_to_do_can_be_copied(jobq: Jobq, postgres: Database) -> None:
+    spec = postgres.fresh().spec()
+    assert f"make them and the queue with: jobq {spec} create" in jobq(spec, "check", "--look", code=1).out
+
+
 @pytest.mark.usefixtures("few")
 async def test_http(tmp_path: Path) -> None:
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
