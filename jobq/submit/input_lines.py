@@ -32,6 +32,8 @@ FIELDS: Final = (
     ),
 )
 _OBJECT: Final = re.compile(rb'\{\s*"')
+# JSON of several tasks in a line, or of one over several lines: the shell would make nothing of it.
+_OTHER_JSON: Final = re.compile(rb'\{|\[(\s*\{\s*".*)?', re.DOTALL)
 _MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -94,6 +96,9 @@ class TaskOptions:
             return None
         if _OBJECT.match(stripped):
             return self.task(**(named | _fields(stripped)))
+        if _OTHER_JSON.fullmatch(stripped):
+            how = "in a list; jq -c '.[]' FILE" if stripped.startswith(b"[") else "over several lines; jq -c . FILE"
+            raise MalformedTask(f"JSON {how} writes one object a line")
         try:
             return self.task(command=line.decode("utf-8"), **named)
         except UnicodeDecodeError as error:

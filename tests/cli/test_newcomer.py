@@ -147,6 +147,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
     ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
     ("jobq demo push -c true --wait-timeout 3s", "--wait-timeout goes with --wait", 2),
+    ("jobq demo push -c echo hi", "cannot read hi: No such file or directory; -c takes a whole command as one word", 2),
+    ("jobq demo push -c echo hi you", "extra argument (you); -c takes a whole command as one word: -c 'echo hello'", 2),
+    ("jobq demo fanout s --lines nofile -- wc {line}", "cannot read nofile: No such file or directory", 2),
     ("jobq demo push --", "no program after `--`", 2),
     ("jobq demo push -c true --id 'b c'", "id: must be 1 to 100 letters, digits or", 2),
     ("jobq demo worker --memory-limit 5", "too little for any program; was a unit left out, as in 5M?", 3),
@@ -181,6 +184,10 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo push --resume s1 same.txt", "queued 1 task on demo", 0),
     ("jobq run --queue-file run.db same.txt", "1 done, 0 failed in", 0),
     ("jobq run --queue-file run.db same.txt", "; the queue is kept: sqlite://run.db/run", 0),
+    ("jobq demo push list.json", "list.json, line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
+    ("jobq demo push lines.json", "line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
+    ("jobq demo push object.json", "line 1: JSON over several lines; jq -c . FILE writes one object a line", 2),
+    ("jobq demo push script.sh", "script.sh begins as a script does (#!), and each of its lines becomes a task", 0),
     ("jobq demo peek", "train-12 0 echo twelve", 0),
     ("jobq demo peek --full", "train-12 0 echo twelve", 0),
     ("jobq demo peek -n 0", "0 is not in the range", 2),
@@ -244,6 +251,10 @@ def filled(jobq: Jobq) -> Jobq:
     jobq.inside(lambda backend: journal_of(backend).cancel(["gone-task"]))
     (jobq.folder / "same.txt").write_text("echo one\n")
     (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
+    (jobq.folder / "list.json").write_text('[{"cmd": "true"}, {"cmd": "true"}]')
+    (jobq.folder / "lines.json").write_text('[\n  {"cmd": "true"}\n]\n')
+    (jobq.folder / "object.json").write_text('{\n  "cmd": "true"\n}\n')
+    (jobq.folder / "script.sh").write_text("#!/bin/sh\ntrue\n")
     lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
     (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
 
