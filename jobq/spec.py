@@ -24,6 +24,10 @@ _EXTRA_OF: Final = {"postgresql": "postgres", "postgres": "postgres"}
 _OWN_JOURNAL: Final = frozenset({EMBEDDED, "sqlite", "postgresql", "postgres", "memory", "http", "https"})
 _ENDINGS: Final = (".db", ".sqlite", ".sqlite3")
 _FILE: Final = re.compile(r"\.(?:db|sqlite3?)(?:/|$)")
+_URLS: Final = frozenset({"sb", "http", "https", "postgresql", "postgres", "memory"})
+# An address as a portal shows it, whose queue goes by a shorter name; and one of a service that names no queue yet.
+_OF_AZURE: Final = re.compile(r"(?:https?://)?([\w-]+)\.(queue|servicebus)\.[a-z.]+/([\w.-]+)/?", re.ASCII)
+_NO_QUEUE: Final = re.compile(r"(?:https?|sb)://[\w.-]+(?::\d+)?/?", re.ASCII)
 _FILES: Final = frozenset({"sqlite", "file"})
 _origins: Final[MutableMapping[Backend, tuple["QueueSpec", Settings]]] = WeakKeyDictionary()
 
@@ -95,13 +99,19 @@ def _checked(text: str, spec: QueueSpec) -> QueueSpec:
 
 def _meant(text: str) -> str | None:
     """Return what a text was probably meant to be that would be taken for something else; None = nothing else."""
+    if of_azure := _OF_AZURE.fullmatch(text):
+        account, service, queue = of_azure.groups()
+        return f"did you mean {account}/{queue}?" if service == "queue" else f"did you mean sb://{account}/{queue}?"
     scheme, colon, rest = text.partition(":")
     folder, _, name = rest.rpartition("/")
     if "://" in text:
         is_file = scheme.lower() == "sqlite" and name.endswith(_ENDINGS) and not folder.endswith(_ENDINGS)
-        return f"its last part is the queue, as in {text}/demo" if is_file else None
+        lacks_queue = is_file or _NO_QUEUE.fullmatch(text)
+        return f"its last part is the queue, as in {text.rstrip('/')}/demo" if lacks_queue else None
     if colon and scheme.lower() in _FILES:
         return f"did you mean sqlite://{rest}?"
+    if colon and scheme.lower() in _URLS and "@" not in rest:
+        return f"did you mean {scheme.lower()}://{rest.lstrip('/')}?"
     return _meant_as_path(text) if text.startswith(("/", "~", ".")) or _FILE.search(text) else None
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Never, Self, TypeAlias, TypeVar
 
 from jobq.errors import MalformedTask
 from jobq.formats import exit_rules, strict_json, task_bounds, task_fields, task_ids, wire_v1, wire_v3
@@ -154,15 +154,21 @@ class Task(Checked):
             )
 
     @classmethod
-    def new(cls, **fields: Any) -> Self:
+    def new(cls, *given: Never, **fields: Any) -> Self:
         """Return a task created now.
 
         Args:
+            *given: nothing has a place of its own.
             **fields: the attributes above; `argv` may be any sequence of strings.
 
         Raises:
+            TypeError: something is given without its name.
             MalformedTask: a field is missing, unknown, of a wrong type or out of range.
         """
+        if given:
+            raise TypeError(
+                "Task.new takes each field by its name: command='echo hello', argv=..., call=... or kwargs=..."
+            )
         for name, value in fields.items():
             if name not in cls.FIELDS:
                 raise MalformedTask(_meant(name, value), name)

@@ -1,5 +1,6 @@
 """What more than one folder of tests needs."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,10 @@ import pytest
 from tests.azure import emulator
 from tests.fork_server import forked
 from tests.postgres import server
+
+# A shell lets what it starts in the background ignore SIGINT, and so do all children: then `make test &` failed.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HERE: Final = Path(__file__).parent
 # Those files that take longest. Only the order counts, and that roughly: `python -m tests --durations=0` shows it.

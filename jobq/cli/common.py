@@ -29,6 +29,7 @@ LOCAL_SCHEMES: Final = frozenset({"embedded", "sqlite"})  # the queues of this m
 _PROGRAM: Final = "jobq.program"
 _SHOWN: Final = 60  # characters of what was given
 _OF_NO_QUEUE: Final = frozenset({"completion", "config", "emulator", "healthcheck", "keys", "queues", "run"})
+ONE_WORD: Final = "-c takes a whole command as one word: -c 'echo hello'"
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 
 # Other queues' words for what jobq has under another name.
@@ -125,6 +126,8 @@ class ProgramCommand(ExampleCommand):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             is_of_a_program = isinstance(error, click.NoSuchOption) or "unexpected extra" in error.message
+            if given[:1] in (["-c"], ["--command"]) and "unexpected extra" in error.message:
+                raise click.UsageError(f"{error.message.rstrip('.')}; {ONE_WORD}", ctx) from None
             is_known = isinstance(error, click.NoSuchOption) and error.option_name == "--csv"  # see `other_options`
             if is_known or not is_of_a_program or given[0].startswith("-"):
                 raise

@@ -66,7 +66,7 @@ _COMMANDS: Final = {
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
 _LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "emulator", "check"})  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
-_PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._/-]+")  # a name or ACCOUNT/QUEUE
+_PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _INTERRUPTED: Final = 130
 _USAGE: Final = 2
 _COMPLETION: Final = "_JOBQ_COMPLETE"
@@ -97,13 +97,15 @@ class Commands(SuggestingGroup):
         invocation = ctx.ensure_object(Invocation)
         ctx.info_name = "jobq [QUEUE]"
         if args[:1] == ["help"]:
-            args = [*args[1:2], "--help"]
+            args = [*args[1:], "--help"]
         first = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
         if first is not None and args[first] not in _MODULE_OF:
             invocation.spec = args[first]
             queue_name.set_queue(invocation.spec)
             ctx.info_name = f"jobq {_shown(args[first])}"
             args = [*args[:first], *args[first + 1 :]]
+            if args[:1] == ["help"]:
+                args = [*args[1:], "--help"]
             is_odd = args and args[0] not in _MODULE_OF and args[0].startswith("-") and args[0] not in _OF_ALL
             if is_odd and (meant := self.suggestion(ctx, invocation.spec)):
                 raise click.UsageError(f"no such command {_shown(invocation.spec)!r}{meant}", ctx)
@@ -251,7 +253,8 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
     if isinstance(error, click.NoSuchOption):
         from jobq.cli.other_options import INSTEAD  # noqa: PLC0415 - for slips alone
 
-        if (instead := INSTEAD.get(error.option_name)) is not None:
+        is_before = error.ctx is not None and error.ctx.parent is None
+        if (instead := INSTEAD.get(error.option_name)) is not None and (is_before or error.option_name != "--json"):
             message = f"no such option {error.option_name!r}; {instead}"
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.ctx.info_name == "status":
         message += " `size`, `stats` and `ps` are about the whole queue."

@@ -6,7 +6,7 @@ _NO_TERMINAL: Final = "output is read as it comes; for Python tasks set PYTHONUN
 _BY_CONTENT: Final = "push with --dedup-by-content"
 _STOP_GRACE: Final = "JOBQ_STOP_GRACE is what a task has between SIGTERM and SIGKILL"
 _WORKER_JOB: Final = "submit a job whose command is a worker: see docs/from-ai4s-jobq.md"
-_AT_ONCE: Final = "it is -n: worker -n 8"
+_AT_ONCE: Final = "it is -n, as in -n 8"
 _ENDS: Final = "leave it out: a worker ends when its queue is empty"
 _STAYS: Final = (
     "--idle-timeout 30d lets it wait on an empty queue; what keeps it running is a service manager, as in deploy/"
@@ -16,13 +16,18 @@ INSTEAD: Final = {
     "--concurrency": _AT_ONCE,
     "--daemon": _STAYS,
     "--drain": _ENDS,
+    "--force": "it is --yes; `delete` alone has --force",
     "--forever": _STAYS,
     "--format": "--json prints one object a line",
     "--jobs": _AT_ONCE,
     "--once": "`jobq QUEUE pull` runs one task",
     "--queue": "the queue stands before the command, as in: jobq demo size",
+    "--json": "it stands behind the command, as in: jobq demo size --json",
+    "--yes": "leave it out: nothing is asked; a filled queue is deleted by `delete --force`",
     "--watch": "`jobq QUEUE top` follows a queue",
     "--workers": _AT_ONCE,
+    "--timeout": "it is a task's, given when that is pushed: push --timeout",
+    "-P": _AT_ONCE,
     "-V": "it is --version",
     "--bg-dirsync-to": "jobq has none: save files with --checkpoint-store of a worker, and `jobq checkpoint --dir`",
     "--csv": "a sweep is a line for each task, as in: awk -F, 'NR>1 {print \"python train.py --lr \" $1}' FILE.csv |"
@@ -35,7 +40,7 @@ INSTEAD: Final = {
     "--num-retries": "it is a task's, given when that is pushed: push --num-retries",
     "--no-heartbeat": "leave it out: the lease is always renewed, however short it is",
     "--num-workers": "leave it out: tasks are pushed in batches",
-    "-j": "it is -n: worker -n 8",
+    "-j": _AT_ONCE,
     "-t": _NO_TERMINAL,
     "--proc": "leave it out for commands; a function is pushed with --call MODULE:FUNCTION",
     "--visibility-timeout": "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT",

@@ -31,7 +31,17 @@ FIELDS: Final = (
         "timeout",
     ),
 )
+_A_BUDGET: Final = 'one of the budgets: {"budgets": {"retries": 0}}'
+_MEANT: Final = {
+    "args": "argv, a list with the program first",
+    "cmd": "command, which is a string; a list is argv",
+    "retries": _A_BUDGET,
+    "num_retries": _A_BUDGET,
+    "delay": "not_before, in seconds since 1970; or push --delay, for all lines",
+}
 _OBJECT: Final = re.compile(rb'\{\s*"')
+# JSON of several tasks in a line, or of one over several lines: the shell would make nothing of it.
+_OTHER_JSON: Final = re.compile(rb'\{|\[(\s*\{\s*".*)?', re.DOTALL)
 _MAX_LINE_BYTES: Final = 6 * MAX_BODY_BYTES  # every character of a JSON line may be written as \uXXXX
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -94,6 +104,9 @@ class TaskOptions:
             return None
         if _OBJECT.match(stripped):
             return self.task(**(named | _fields(stripped)))
+        if _OTHER_JSON.fullmatch(stripped):
+            how = "in a list; jq -c '.[]' FILE" if stripped.startswith(b"[") else "over several lines; jq -c . FILE"
+            raise MalformedTask(f"JSON {how} writes one object a line")
         try:
             return self.task(command=line.decode("utf-8"), **named)
         except UnicodeDecodeError as error:
@@ -106,7 +119,11 @@ def _fields(line: bytes) -> dict[str, Any]:
     if isinstance(fields.get("cmd"), str) and not fields.keys() & {"command", "argv", "call"}:  # as ai4s-jobq has it
         absent = {name for name in ("bg_dirsync_to", "env", "cwd") if fields.get(name) is None}  # null there is none
         fields = {("command" if name == "cmd" else name): fields[name] for name in fields if name not in absent}
+    if isinstance(fields.get("timeout"), str):
+        raise MalformedTask("is a number of seconds in JSON, such as 300", "timeout")
     for name in fields:
+        if name in _MEANT:
+            raise MalformedTask(f"unknown field; it is {_MEANT[name]}", name)
         if name not in FIELDS:
             raise MalformedTask(f"unknown field; a line may have {', '.join(FIELDS)}", ascii(name)[1:-1][:80])
     return fields

@@ -60,7 +60,7 @@ class RecordSource:
 
 def line_records(path: Path, say: Callable[[str], None]) -> RecordSource:
     """Return the lines of a file, see `WalkedFile`; raises ConfigurationError when it cannot be read."""
-    if not path.is_file():
+    if path.exists() and not path.is_file():
         raise ConfigurationError(f"{path} is no file that can be read again from its middle")
     file = WalkedFile(path, say)
     lines = file.lines()

@@ -61,8 +61,11 @@ async def look(backend: Backend) -> AsyncIterator[Finding]:
     for what, call in looks:
         yield await _tried(what, call)
     if isinstance(backend, Examinable):
-        async for finding in backend.findings():
-            yield finding
+        try:
+            async for finding in backend.findings():
+                yield finding
+        except JobqError as error:
+            yield Finding(what="the rest can be looked at", found="no", verdict=Verdict.DIFFERS, advice=str(error))
 
 
 async def _tried(what: str, call: Callable[[], Awaitable[object]]) -> Finding:

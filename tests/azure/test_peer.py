@@ -77,6 +77,22 @@ async def test_a_queue_has_workers_of_one_kind(stage: Stage, peer: Path) -> None
     assert await stage.total() == 1, "it is there, and jobq's worker goes on with it when their lease is over"
 
 
+async def test_back_to_its_own_workers(stage: Stage, peer: Path) -> None:
+    """The page's way back: drained by jobq first, the queue holds nothing that ends a worker of ai4s-jobq."""
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), "0")  # one task, with one retry
+    assert code == 0, said
+    (held,) = await stage.behind.receive(1, timedelta(minutes=1), timedelta(0))
+    await held.settle(Requeue(held.task.requeued(failures=1).counters))
+    result = await stage.run("worker", **SHORT, JOBQ_BACKOFF="100ms")
+    assert result.code == 0, result.err
+    assert await stage.total() == 0
+    code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), "1")
+    assert code == 0, said
+    code, said = await peer_runs(stage, peer, "peer_work.py")
+    assert code == 0, said
+    assert (stage.folder / "done").read_text() == "0 grün\n"
+
+
 async def test_a_queue_of_ai4s_jobq_is_drained(stage: Stage, peer: Path) -> None:
     code, said = await peer_runs(stage, peer, "peer_push.py", str(stage.folder), str(_TASKS))
     assert code == 0, said

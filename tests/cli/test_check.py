@@ -121,6 +121,11 @@ async def test_postgresql(postgres: Database) -> None:
         assert (await scratch.stats()).unfinished == 1, "they may be somebody's own"
 
 
+def test_what_to_do_can_be_copied(jobq: Jobq, postgres: Database) -> None:
+    spec = postgres.fresh().spec()
+    assert f"make them and the queue with: jobq {spec} create" in jobq(spec, "check", "--look", code=1).out
+
+
 @pytest.mark.usefixtures("few")
 async def test_http(tmp_path: Path) -> None:
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
@@ -140,6 +145,8 @@ async def test_a_storage_queue_is_tried_out_and_nothing_is_left(azurite: Azurite
     found = await tried_out(resolve(spec, settings))
     assert {each.what: each.found for each in found if each.verdict is not Verdict.OK} == {}
     assert {each.what for each in found} >= {"count of a first delivery", "a lease that somebody else has is lost"}
+    (shorter,) = [each.found for each in found if each.what == "a renewal may be shorter than the lease before"]
+    assert shorter == "True", "not the id of a message"
     assert queues_of(azurite) == set()
 
 

@@ -23,6 +23,14 @@ _AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
 TYPED: list[tuple[str, str, int]] = [
     ("jobq", "Usage: jobq [QUEUE] COMMAND", 2),
     ("jobq help", "Queue commands.", 0),
+    ("jobq demo help", "Queue commands.", 0),
+    ("jobq demo help push", "jobq demo push -c", 0),
+    ("jobq help dead list", "Usage: jobq [QUEUE] dead list", 0),
+    ("jobq --json demo size", "it stands behind the command, as in: jobq demo size --json", 2),
+    ("jobq demo --json size", "it stands behind the command, as in: jobq demo size --json", 2),
+    ("jobq demo checkpoint --json x", "No such option '--json'", 2),
+    ("jobq demo clear --force", "no such option '--force'; it is --yes", 2),
+    ("jobq demo delete --yes", "no such option '--yes'; leave it out: nothing is asked; a filled queue is deleted", 2),
     ("jobq help push", "jobq demo push -c", 0),
     ("jobq --help", "Queue commands.", 0),
     ("jobq --version", "jobq ", 0),
@@ -72,7 +80,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo peek -n 0", "0 is not in the range 1<=x<=10000; -1 shows all that can be shown", 2),
     ("jobq sb://mynamespace/q worker --visibility-timeout 10m", "a lock of Service Bus lasts 5 minutes at most", 3),
     ("jobq demo push --resume monday --dedup-by-content tasks.txt", "leave out --dedup-by-content", 2),
-    ("jobq demo worker --workers 4", "no such option '--workers'; it is -n: worker -n 8", 2),
+    ("jobq demo worker --workers 4", "no such option '--workers'; it is -n, as in -n 8", 2),
     ("jobq demo worker --once", "no such option '--once'; `jobq demo pull` runs one task", 2),
     ("jobq demo worker --forever", "no such option '--forever'; --idle-timeout 30d lets it wait on an empty queue", 2),
     ("jobq demo worker --burst", "no such option '--burst'; leave it out: a worker ends when its queue is empty", 2),
@@ -120,6 +128,15 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq sqlite:///hoem/me/jobs.db/demo push -c true", "the folder /hoem/me does not exist; if that is no slip", 3),
     ("jobq sqlite://no/where/jobs.db/demo create", "does not exist; if that is no slip, make it: mkdir -p no/where", 3),
     ("jobq sqlite://no/where/jobs.db/demo size", "the folder no/where does not exist; if that is no slip, make", 4),
+    ("jobq sb://space/q", "no command after 'sb://space/q', which is taken for the queue", 2),
+    ("jobq demo:push -c true", "no such command 'demo:push'; did you mean 'push'?", 2),
+    ("jobq http://127.0.0.1:8000 size", "its last part is the queue, as in http://127.0.0.1:8000/demo", 3),
+    ("jobq https://acct.queue.core.windows.net/jobs size", "did you mean acct/jobs?", 3),
+    (
+        "AZURE_TOKEN_CREDENTIALS=EnvironmentCredential jobq data/jobs push -c true",
+        "data/jobs is a Storage Queue, and a queue in a file would be sqlite://data/jobs.db/demo",
+        3,
+    ),
     ("jobq ftp://x/demo push -c true", "no installed backend serves ftp://; known here:", 3),
     ("jobq postgresql://me:secret@h/d/q size", "a password does not belong into a queue spec", 3),
     ("jobq memory://here/demo push -c true", "memory:// lives in one process and ends with this command", 3),
@@ -129,7 +146,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
     ("jobq config --chnged", "No such option '--chnged'", 2),
     ("jobq demo worker --num-retries 0", "'--num-retries'; it is a task's, given when that is pushed: push --num-", 2),
-    ("jobq demo worker -j 2", "no such option '-j'; it is -n: worker -n 8", 2),
+    ("jobq demo worker --timeout 5m", "no such option '--timeout'; it is a task's, given when that is pushed", 2),
+    ("jobq run -P 8 tasks.txt", "no such option '-P'; it is -n, as in -n 8", 2),
+    ("jobq demo worker -j 2", "no such option '-j'; it is -n, as in -n 8", 2),
     ("jobq demo push -c true --timeout 0", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo fanout n --lines f --timeout 0s -c true", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
@@ -138,6 +157,9 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
     ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
     ("jobq demo push -c true --wait-timeout 3s", "--wait-timeout goes with --wait", 2),
+    ("jobq demo push -c echo hi", "cannot read hi: No such file or directory; -c takes a whole command as one word", 2),
+    ("jobq demo push -c echo hi you", "extra argument (you); -c takes a whole command as one word: -c 'echo hello'", 2),
+    ("jobq demo fanout s --lines nofile -- wc {line}", "cannot read nofile: No such file or directory", 2),
     ("jobq demo push --", "no program after `--`", 2),
     ("jobq demo push -c true --id 'b c'", "id: must be 1 to 100 letters, digits or", 2),
     ("jobq demo worker --memory-limit 5", "too little for any program; was a unit left out, as in 5M?", 3),
@@ -172,6 +194,10 @@ TYPED_LATER: list[tuple[str, str, int]] = [
     ("jobq demo push --resume s1 same.txt", "queued 1 task on demo", 0),
     ("jobq run --queue-file run.db same.txt", "1 done, 0 failed in", 0),
     ("jobq run --queue-file run.db same.txt", "; the queue is kept: sqlite://run.db/run", 0),
+    ("jobq demo push list.json", "list.json, line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
+    ("jobq demo push lines.json", "line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
+    ("jobq demo push object.json", "line 1: JSON over several lines; jq -c . FILE writes one object a line", 2),
+    ("jobq demo push script.sh", "script.sh begins as a script does (#!), and each of its lines becomes a task", 0),
     ("jobq demo peek", "train-12 0 echo twelve", 0),
     ("jobq demo peek --full", "train-12 0 echo twelve", 0),
     ("jobq demo peek -n 0", "0 is not in the range", 2),
@@ -235,6 +261,10 @@ def filled(jobq: Jobq) -> Jobq:
     jobq.inside(lambda backend: journal_of(backend).cancel(["gone-task"]))
     (jobq.folder / "same.txt").write_text("echo one\n")
     (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
+    (jobq.folder / "list.json").write_text('[{"cmd": "true"}, {"cmd": "true"}]')
+    (jobq.folder / "lines.json").write_text('[\n  {"cmd": "true"}\n]\n')
+    (jobq.folder / "object.json").write_text('{\n  "cmd": "true"\n}\n')
+    (jobq.folder / "script.sh").write_text("#!/bin/sh\ntrue\n")
     lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
     (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
 

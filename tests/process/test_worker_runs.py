@@ -110,6 +110,10 @@ async def test_budgets_end_in_the_dead_letter_place_with_the_output(stage: Stage
     ("fields", "says"),
     [
         ({"argv": ["no-such-program-here"]}, "'no-such-program-here' not found on PATH"),
+        (
+            {"argv": ["echo hi | wc"]},
+            "not found on PATH; it looks like a command for the shell, which is pushed with -c",
+        ),
         ({"command": "true", "cwd": "/no/such/folder"}, "'/no/such/folder' does not exist"),
     ],
 )

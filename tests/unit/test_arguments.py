@@ -48,6 +48,11 @@ def test_a_value_of_another_type(queue: jobq.sync.Queue, call: Call, said: str) 
     queue.clear()
 
 
+def test_a_command_without_its_name() -> None:
+    with pytest.raises(TypeError, match="each field by its name: command='echo hello'"):
+        jobq.Task.new("echo hi")  # type: ignore[arg-type] # as it is typed in a notebook
+
+
 def test_a_number_that_no_worker_has(queue: jobq.sync.Queue) -> None:
     with pytest.raises(ConfigurationError, match="num_workers: 0 is not a number from 1 to 4096"):
         queue.worker(num_workers=0)

@@ -52,6 +52,13 @@ def test_refuses_what_is_no_spec(text: str) -> None:
         ("/demo", "did you mean demo (a queue of this machine), or sqlite:///jobs.db/demo (one in a file)?"),
         ("jobs.db", "a queue in that file is sqlite://jobs.db/demo"),
         ("./data/jobs.sqlite3", "a queue in that file is sqlite://./data/jobs.sqlite3/demo"),
+        ("https://acct.queue.core.windows.net/jobs", "did you mean acct/jobs?"),
+        ("acct.queue.core.windows.net/jobs", "did you mean acct/jobs?"),
+        ("https://space.servicebus.windows.net/jobs", "did you mean sb://space/jobs?"),
+        ("sb:/space/jobs", "did you mean sb://space/jobs?"),
+        ("http:host:8000/jobs", "did you mean http://host:8000/jobs?"),
+        ("http://127.0.0.1:8000", "its last part is the queue, as in http://127.0.0.1:8000/demo"),
+        ("sb://space/", "its last part is the queue, as in sb://space/demo"),
         ("sqlite:///jobs.db", "its last part is the queue, as in sqlite:///jobs.db/demo"),
         ("sqlite://jobs.db", "its last part is the queue, as in sqlite://jobs.db/demo"),
         ("sqlite://data/jobs.db", "its last part is the queue, as in sqlite://data/jobs.db/demo"),
@@ -66,7 +73,10 @@ def test_what_was_probably_meant(text: str, meant: str) -> None:
         parse(meant.removeprefix("did you mean ").removesuffix("?"))
 
 
-@pytest.mark.parametrize("text", ["demo", "demo.v2", "acct/q", "sqlite://jobs.db/q", "sqlite:///data/q.db/x.db"])
+@pytest.mark.parametrize(
+    "text",
+    ["demo", "demo.v2", "acct/q", "sqlite://jobs.db/q", "sqlite:///data/q.db/x.db", "https://jobs.example.org/q"],
+)
 def test_nothing_else_was_meant(text: str) -> None:
     assert str(parse(text)) == text
 
@@ -81,7 +91,9 @@ def test_a_password_is_refused_and_never_shown() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["AccountName=x;AccountKey=canary", "sb://ns/q?sig=canary", "demo?password=canary"])
+@pytest.mark.parametrize(
+    "text", ["AccountName=x;AccountKey=canary", "sb://ns/q?sig=canary", "demo?password=canary", "http:me:canary@h/q?"]
+)
 def test_what_may_be_a_secret_is_not_repeated(text: str) -> None:
     """rules.md 3, A5."""
     with pytest.raises(InvalidSpec) as caught:

@@ -16,7 +16,8 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity import CredentialUnavailableError
 from azure.identity.aio import DefaultAzureCredential
 
-from jobq.errors import AccessDenied, BackendUnavailable
+from jobq.errors import BackendUnavailable
+from jobq_azure.common.errors import NotSignedIn
 from jobq_azure.common.http_session import proxies_for
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Identity:
         Raises:
             ClientAuthenticationError: there is nothing to sign in with.
             BackendUnavailable: the service that gives tokens cannot be reached, or has failed.
-            AccessDenied: it has refused.
+            NotSignedIn: it has refused.
         """
         _failure.set(None)
         try:
@@ -116,10 +117,10 @@ def _meaning(error: Exception, account: str) -> Exception:
         status = int(error.response.status_code or 0)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
             return BackendUnavailable(f"{account}: no token is to be had: the identity service has failed ({status})")
-        return AccessDenied(f"{account}: the identity service refuses to sign in: {_words(error, status)}")
+        return NotSignedIn(f"{account}: the identity service refuses to sign in: {_words(error, status)}")
     if isinstance(error, AzureError):
         return BackendUnavailable(f"{account}: no token is to be had: the identity service cannot be reached")
-    return AccessDenied(f"{account}: signing in has failed ({type(error).__name__}): check the AZURE_* variables")
+    return NotSignedIn(f"{account}: signing in has failed ({type(error).__name__}): check the AZURE_* variables")
 
 
 def _words(error: HttpResponseError, status: int) -> str:

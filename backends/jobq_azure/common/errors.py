@@ -5,6 +5,7 @@ The transport's own words do not say whether a request was sent: a connection th
 and each caller knows what that means for its verb (S5, S8).
 """
 
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -60,7 +61,14 @@ class ServiceFailed(NoAnswer):
     """The service answered with a failure of its own: it may have done it all the same."""
 
 
-class NoCredential(AccessDenied):
+_STORAGE_QUEUE: Final = re.compile(r"[a-z0-9]+/[a-z0-9-]+")
+
+
+class NotSignedIn(AccessDenied):
+    """No request was sent, for nobody could sign in: no word of the service on what this identity may do."""
+
+
+class NoCredential(NotSignedIn):
     """No request was sent: there is nothing to sign in with, or the service that gives tokens gave none."""
 
 
@@ -126,7 +134,7 @@ def meaning(error: "AzureError", place: str) -> Exception:
     if isinstance(error, ClientAuthenticationError) and error.response is None:
         return NoCredential(
             f"{place}: no credential of Azure is at hand: run `az login`, use a managed identity, or set"
-            " JOBQ_CONNECTION_STRING"
+            f" JOBQ_CONNECTION_STRING{_not_meant(place)}"
         )
     if isinstance(error, DecodeError):
         return Unreadable(f"{place}: the answer cannot be read")
@@ -136,6 +144,13 @@ def meaning(error: "AzureError", place: str) -> Exception:
     if isinstance(inner, NEVER_CONNECTED):  # the SDK calls some of them an answer that was lost
         return BackendUnavailable(f"{place}: {why_not_connected(inner)}")
     return NoAnswer(f"{place}: the answer was lost ({type(inner or error).__name__})")
+
+
+def _not_meant(place: str) -> str:
+    """Return what else somebody may have meant by what is no URL, and so a Storage Queue; or nothing."""
+    if not _STORAGE_QUEUE.fullmatch(place):
+        return ""
+    return f"; {place} is a Storage Queue, and a queue in a file would be sqlite://{place}.db/demo"
 
 
 def why_not_connected(error: Exception, what: str = "account") -> str:

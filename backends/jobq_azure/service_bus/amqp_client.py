@@ -23,13 +23,14 @@ from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
 
 from jobq.errors import AccessDenied, BackendUnavailable, JobqError, LockLost, QueueNotFound
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.service_bus.namespace import Namespace
+from jobq_azure.service_bus.namespace import Namespace, QueueAddress
 from jobq_azure.service_bus.seen import Seen
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class Amqp:
                 self._drop(name)
                 kept = None
             if kept is None:
+                if self._place.connection_string is None:
+                    await self._namespace.signed_in()
                 below = ServiceBusSubQueue.DEAD_LETTER if name == "dead" else None
                 kept = _Kept(self._connected().get_queue_receiver(self._place.queue, sub_queue=below), 0.0)
                 self._kept[name] = kept
@@ -185,7 +188,7 @@ class Amqp:
         except TimeoutError:
             raise NoAnswer(f"{self._place}: no answer over AMQP within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - the SDK raises what its transport trips over, too
-            raise _meaning(error, str(self._place)) from None
+            raise _meaning(error, self._place) from None
 
     def _drop(self, name: str) -> None:
         closing = asyncio.create_task(_close(self._kept.pop(name).receiver), name=f"closing {name} of {self._place}")
@@ -273,7 +276,7 @@ def _bytes_of(body: Any) -> bytes:
         return str(body).encode()
 
 
-def _meaning(error: Exception, place: str) -> Exception:
+def _meaning(error: Exception, place: QueueAddress) -> Exception:
     if isinstance(error, MessageLockLostError):
         return LockLost("the lock is gone: it ran out, or the task was settled")
     if isinstance(error, MessagingEntityNotFoundError):
@@ -282,6 +285,12 @@ def _meaning(error: Exception, place: str) -> Exception:
         return AccessDenied(f"{place}: this key, token or role may not do that over AMQP")
     if isinstance(error, ServiceBusServerBusyError):
         return BackendUnavailable(f"{place} is busy")
-    if isinstance(error, ServiceBusError):
-        return NoAnswer(f"{place}: the answer over AMQP was lost ({type(error).__name__})")
-    return NoAnswer(f"{place}: AMQP failed ({type(error).__name__})")
+    if isinstance(error, ServiceBusConnectionError):
+        what = (
+            f"no connection over AMQP, or it broke: is {place.host} right, the network up, and port 5671 open?"
+            " JOBQ_SERVICE_BUS_WEBSOCKET=1 goes over 443"
+        )
+    else:
+        what = "the answer over AMQP was lost" if isinstance(error, ServiceBusError) else "AMQP failed"
+        what += f" ({type(error).__name__})"
+    return NoAnswer(f"{place}: {what}")

@@ -14,7 +14,7 @@ from jobq.backend import DeadLetter as Dead
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError
 from jobq.examination import Finding
 from jobq.task import Task
-from jobq_azure.common.errors import NoAnswer, certain
+from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
@@ -254,6 +254,8 @@ class ServiceBusBackend:
         if self._description is None or self._now() - self._described >= self._options.stats_seconds:
             try:
                 self._description = await certain(self._admin.describe())
+            except NotSignedIn:  # the service was never asked
+                raise
             except AccessDenied:
                 return QueueStats(visible=None, leased=None, scheduled=None, dead=None)
             self._described = self._now()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.errors import AccessDenied, JobqError
 from jobq.examination import Finding, Verdict
 from jobq.task import new_id
-from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
 from jobq_azure.common.examination import clock
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.namespace import Namespace
@@ -60,9 +60,11 @@ def trouble(known: Description, budgets: int) -> dict[str, str]:
 
 async def findings(admin: Admin, amqp: "Amqp", options: Options) -> AsyncIterator[Finding]:
     """Look at a queue's settings; changes nothing."""
-    yield clock(await admin.now(), time.time())
+    yield clock(await certain(admin.now()), time.time())
     try:
-        known = await admin.describe()
+        known = await certain(admin.describe())
+    except NotSignedIn:
+        raise
     except AccessDenied:
         yield Finding(
             what="the queue's settings",

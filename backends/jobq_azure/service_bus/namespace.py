@@ -168,6 +168,14 @@ class Namespace:
             await self.credential.close()
         await self._session.close()
 
+    async def signed_in(self) -> None:
+        """Return once there is a token; what the SDK raises where there is none does not say why.
+
+        Raises:
+            AccessDenied, BackendUnavailable
+        """
+        await self._signed()
+
     async def request(
         self,
         method: str,

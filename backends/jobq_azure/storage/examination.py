@@ -96,7 +96,7 @@ class StorageProbes:
         await self.wire.update(message.id, message.receipt, _SHORT_SECONDS, "changed")
         await asyncio.sleep(_SHORT_SECONDS + _LATE_SECONDS)
         again = await self._got(_LONG_SECONDS)
-        yield Finding.compared("a renewal may be shorter than the lease before", again.id, message.id)
+        yield Finding.compared("a renewal may be shorter than the lease before", again.id == message.id, True)
         yield Finding.compared("an update replaces the text", again.text, "changed")
         yield Finding.compared("an expired lease counts as a delivery", again.deliveries, 2)
 

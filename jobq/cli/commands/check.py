@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobq.cli.common import ExampleCommand, json_option, with_queue
-from jobq.cli.display import terminal
+from jobq.cli.display import queue_name, terminal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ async def _shown(findings: "AsyncIterator[Finding]", *, as_json: bool) -> list["
         else:
             terminal.put(terminal.visible(_line(finding)))
             if finding.advice:
-                terminal.put(f"         {terminal.visible(finding.advice)}")
+                terminal.put(f"         {terminal.visible(queue_name.to_copy(finding.advice))}")
         terminal.flush()
     return found
 

@@ -43,7 +43,12 @@ class LinePush:
     async def run(self) -> int:
         """Queue everything that the source holds."""
 
-        def task_of(_number: int, line: bytes) -> Task | None:
+        def task_of(number: int, line: bytes) -> Task | None:
+            if number == 1 and line.startswith(b"#!"):
+                terminal.warn(
+                    f"{self._source.name} begins as a script does (#!), and each of its lines becomes a task; to run"
+                    " it as one: push -- ./SCRIPT"
+                )
             return self._template.task_of_line(line)
 
         try:

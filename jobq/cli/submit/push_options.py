@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobq.cli.common import ONE_WORD
 from jobq.cli.display import terminal
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
@@ -53,6 +55,8 @@ def check_sources(
         raise click.UsageError("no program after `--`")
     places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
     if places > 1:
+        if len(commands) == 1 and file is not None and not (call or spec or Path(file).exists()):
+            raise click.UsageError(f"cannot read {file}: No such file or directory; {ONE_WORD}")
         raise click.UsageError(
             "tasks come from one place: -c, a FILE, --call, --spec, or a program after `--`; push twice for two"
         )

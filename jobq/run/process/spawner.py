@@ -238,6 +238,8 @@ def _missing(launch: Launch, program: str) -> str:
         return f"program {program} does not exist on this machine"
     if shutil.which(name, path=os.pathsep.join(os.get_exec_path(launch.env))):
         return f"program {program} was found, but the interpreter that its first line names does not exist"
+    if len(name.split()) > 1:
+        return f"program {program} not found on PATH; it looks like a command for the shell, which is pushed with -c"
     return f"program {program} not found on PATH; give its full path, or set PATH in the task's environment"
 
 

@@ -59,7 +59,7 @@ def certified(folder: Path) -> tuple[Path, Path]:
 
 
 @asynccontextmanager
-async def _identity_service(folder: Path, status: int, words: str) -> AsyncIterator[dict[str, str]]:
+async def identity_service(folder: Path, status: int, words: str) -> AsyncIterator[dict[str, str]]:
     """Answer every request in the way of the identity service; yield what leads a command line to it."""
     certificate, key = certified(folder)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -88,21 +88,21 @@ def _told(result: Ended, code: int, *parts: str) -> None:
         assert part in result.err
 
 
-async def test_identity_service_cannot_be_reached(stage: Stage) -> None:
+async def testidentity_service_cannot_be_reached(stage: Stage) -> None:
     result = await stage.run("size", **_SIGNS_IN, AZURE_AUTHORITY_HOST="https://127.0.0.1:1")
     _told(result, 75, "the identity service cannot be reached")
 
 
-async def test_identity_service_refuses_with_its_own_words(stage: Stage, tmp_path: Path) -> None:
+async def testidentity_service_refuses_with_its_own_words(stage: Stage, tmp_path: Path) -> None:
     words = f"AADSTS7000215: Invalid client secret {_SECRET} provided. Trace ID: 1-2-3\r\nCorrelation ID: 4"
-    async with _identity_service(tmp_path, 401, words) as service:
+    async with identity_service(tmp_path, 401, words) as service:
         result = await stage.run("size", **_SIGNS_IN, **service)
     _told(result, 3, "the identity service refuses to sign in: AADSTS7000215: Invalid client secret *** provided.")
     assert "Trace ID" not in result.err
 
 
-async def test_identity_service_that_fails_is_no_matter_of_configuration(tmp_path: Path, stage: Stage) -> None:
-    async with _identity_service(tmp_path, 500, "AADSTS90033: A transient error has occurred.") as service:
+async def testidentity_service_that_fails_is_no_matter_of_configuration(tmp_path: Path, stage: Stage) -> None:
+    async with identity_service(tmp_path, 500, "AADSTS90033: A transient error has occurred.") as service:
         result = await stage.run("size", **_SIGNS_IN, **service)
     _told(result, 75, "the identity service has failed (500)")
 

@@ -99,7 +99,8 @@ def test_what_cannot_work_is_told_before_anything_is_done(jobq: Jobq) -> None:
         (("--lines", "f", "-c", "echo {line}"), 2, 'write "$FANOUT_line" there'),
         (("--lines", "f", "--batch", "2", "-c", "echo {items}"), 2, 'write "$@" there'),
         (("--lines", "f", "--batch", "2", "--", "echo", "a{items}"), 2, "{items} is many words"),
-        (("--lines", "missing", "-c", "echo"), 3, "no file"),
+        (("--lines", "missing", "-c", "echo"), 2, "cannot read missing: No such file"),
+        (("--lines", ".", "-c", "echo"), 3, "no file that can be read again"),
         (("--sql", "missing.db", "SELECT 1", "--key", "id", "-c", "echo"), 3, "no SQLite file"),
         (("--blobs", "account", "-c", "echo"), 3, "names no container"),
     ):

@@ -16,6 +16,20 @@ def test_its_json_lines_are_read(jobq: Jobq) -> None:
     assert "cmd: unknown field" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"cmd": ["ls", "-l"]}', "cmd: unknown field; it is command, which is a string; a list is argv"),
+        ('{"args": ["ls"]}', "args: unknown field; it is argv, a list with the program first"),
+        ('{"cmd": "true", "num_retries": 0}', 'num_retries: unknown field; it is one of the budgets: {"budgets": {'),
+        ('{"cmd": "true", "timeout": "5m"}', "timeout: is a number of seconds in JSON, such as 300"),
+        ('{"cmd": "true", "delay": 5}', "delay: unknown field; it is not_before, in seconds since 1970"),
+    ],
+)
+def test_a_field_under_another_name(jobq: Jobq, line: str, said: str) -> None:
+    assert f"standard input, line 1: {said}" in jobq("demo", "push", "-", stdin=f"{line}\n", code=2).err
+
+
 def test_blanks_and_nulls_in_its_lines(jobq: Jobq) -> None:
     jobq("demo", "push", "-", stdin='{ "cmd": "true", "env": null, "cwd": null, "bg_dirsync_to": null}\n')
     assert jobq.commands() == ["true"]
