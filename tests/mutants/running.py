@@ -336,4 +336,47 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         wrong='    if False:\n        raise LockLost(f"lease {name} was revoked: it may not be confirmed',
         test="tests/leases/test_conformance.py::test_memory",
     ),
+    Mutant(
+        name="a paused file hands out",
+        file="backends/jobq_sqlite/task_sql.py",
+        text="    if is_paused:\n        return NothingReady(None)\n",
+        wrong="    if False:\n        return NothingReady(None)\n",
+        test="tests/conformance/test_sqlite.py::test_case",
+    ),
+    Mutant(
+        name="a worker takes a paused queue for an empty one",
+        file="jobq/run/worker/empty_queue.py",
+        text="        if is_over and self._is_paused(await receiving.paused(), now):\n",
+        wrong="        if is_over and self._is_paused(await receiving.paused(), now) and False:\n",
+        test="tests/cli/test_pause.py::test_a_worker_waits_for_the_end_of_the_pause",
+    ),
+    Mutant(
+        name="what a deleted queue's ids name anew has lower tokens",
+        file="backends/jobq_sqlite/queue_admin.py",
+        text="UPDATE host SET epoch = max(epoch, highest_epoch) + 1",
+        wrong="UPDATE host SET epoch = epoch + 1",
+        test="tests/sqlite/test_delete.py::test_s3_what_is_pushed_beside_a_delete_begins_above_all_that_ran",
+    ),
+    Mutant(
+        name="a queue that has got tasks is deleted as an empty one",
+        file="backends/jobq_sqlite/queue_admin.py",
+        text="    if only_empty and database",
+        wrong="    if not only_empty and database",
+        test="tests/sqlite/test_delete.py::test_s1_one_that_is_to_go_only_empty_stays_with_what_has_come",
+    ),
+    Mutant(
+        name="who gives up a push that takes back hears nothing of it",
+        file="backends/jobq_azure/storage/push.py",
+        text="        return error if isinstance(error, PushUnknown) else given_up\n",
+        wrong="        return given_up\n",
+        test="tests/azure/faults/test_answers.py"
+        "::test_a_push_that_is_given_up_while_it_takes_back_names_what_may_be_there",
+    ),
+    Mutant(
+        name="a look for a pause that fails ends it",
+        file="backends/jobq_azure/storage/pause_look.py",
+        text="            except (JobqError, TimeoutError) as error:\n",
+        wrong="            except (JobqError, TimeoutError) as error:\n                self.mark = None\n",
+        test="tests/azure/test_pause.py::test_a_look_that_fails_changes_nothing",
+    ),
 )
