@@ -121,6 +121,7 @@ class ArgvTemplate:
         self.text = shlex.join(["--", *words])
         self._words = words
         self._names = {name for word in words for name in _fields_in(word)}
+        self._plain = frozenset(word for word in words if not _PIECE.search(word))
         if not self._names:
             raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {self.text}")
 
@@ -153,6 +154,9 @@ class ArgvTemplate:
         """Return the argument vector."""
         argv: list[str] = []
         for word in self._words:
+            if word in self._plain:
+                argv.append(word)
+                continue
             many = values.get(word[1:-1]) if _PIECE.fullmatch(word) else None
             if isinstance(many, list):
                 argv += [self._word(word, {**values, word[1:-1]: one}) for one in many]

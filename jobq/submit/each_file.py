@@ -38,7 +38,7 @@ class Place(NamedTuple):
     lines: int = 0
 
 
-class Record(NamedTuple):
+class FileRecord(NamedTuple):
     """One record.
 
     Attributes:
@@ -83,7 +83,7 @@ class EachFile:
         if self._delimiter is not None:
             self.names = self._header(self._delimiter)
 
-    def records(self, begin: Place | None = None) -> Generator[Record, None, None]:
+    def records(self, begin: Place | None = None) -> Generator[FileRecord, None, None]:
         """Yield the records from a place on, None = from the first; raises MalformedTask with the place."""
         try:
             with self.file.opened() as opened:
@@ -111,7 +111,7 @@ class EachFile:
                 raise InvalidGrid(f"{where}: {name} is a --grid's, too; a point has one value of each name")
             seen.add(name)
 
-    def _rows(self, lines: "_Lines") -> Iterator[Record]:
+    def _rows(self, lines: "_Lines") -> Iterator[FileRecord]:
         assert self.names is not None
         assert self._delimiter is not None
         for begin, row in _rows_of(lines, self._delimiter):
@@ -119,9 +119,9 @@ class EachFile:
                 raise MalformedTask(
                     f"{len(row)} values, and the header names {len(self.names)} columns", lines.where(begin)
                 )
-            yield Record(dict(zip(self.names, row, strict=True)), begin, lines.place, lines.where(begin))
+            yield FileRecord(dict(zip(self.names, row, strict=True)), begin, lines.place, lines.where(begin))
 
-    def _objects(self, lines: "_Lines") -> Iterator[Record]:
+    def _objects(self, lines: "_Lines") -> Iterator[FileRecord]:
         checked: set[tuple[str, ...]] = set()
         while True:
             begin = lines.place
@@ -134,7 +134,7 @@ class EachFile:
             if (names := tuple(fields)) not in checked:
                 self._check_names(names, where)
                 checked = {*checked, names} if len(checked) < _KEPT_SHAPES else {names}
-            yield Record(fields, begin, lines.place, where)
+            yield FileRecord(fields, begin, lines.place, where)
 
 
 class _Lines(Iterator[str]):

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobq.errors import SourceChanged
 from jobq.lease.traversal import Fetch, Page
-from jobq.submit.each_file import EachFile, Place, Record, check_suffix
+from jobq.submit.each_file import EachFile, FileRecord, Place, check_suffix
 from jobq.submit.grid import INDEX, Grid, check_count
 from jobq.submit.record_sources import InputRecord, RecordSource
 from jobq.submit.resumable_file import WalkedFile
@@ -116,14 +116,14 @@ def _points_of_each(grid: Grid, records: EachFile, count: int) -> Fetch[InputRec
     return fetch
 
 
-def _point(grid: Grid, record: Record | None, index: int) -> InputRecord:
+def _point(grid: Grid, record: FileRecord | None, index: int) -> InputRecord:
     own = grid.point(index % grid.count)
     if record is None:
         return InputRecord(str(index), {**own, INDEX: str(index)}, f"{INDEX} {index}")
     return InputRecord(str(index), {**record.fields, **own, INDEX: str(index)}, record.where)
 
 
-def _samples(grid: Grid, record: Record | None) -> Iterator[InputRecord]:
+def _samples(grid: Grid, record: FileRecord | None) -> Iterator[InputRecord]:
     own = record.fields if record is not None else {}
     for where, fields in grid.samples():
         yield InputRecord("0", {**own, **fields, INDEX: "0"}, where)
