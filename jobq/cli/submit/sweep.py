@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq.cli import completions
-from jobq.cli.display import format_task, terminal
+from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
     from jobq.submit.input_lines import TaskOptions
@@ -83,13 +83,15 @@ async def show_first(tasks: "RecordTasks", *, as_json: bool) -> int:
 
 def _own(task: "Task", tasks: "RecordTasks") -> dict[str, str]:
     """Return the variables that the record brings; others may be secrets (A5)."""
-    return {name: value for name, value in task.env.items() if name not in tasks.options.env}
+    return {name: value for name, value in task.env.items() if tasks.options.env.get(name) != value}
 
 
 def _as_text(task: "Task", tasks: "RecordTasks") -> str:
     if task.argv is not None:
         return shlex.join(task.argv)
-    return format_task.as_shell(str(task.command), _own(task, tasks))
+    from jobq.cli.display.format_task import as_shell  # noqa: PLC0415 - most pushes show nothing
+
+    return as_shell(str(task.command), _own(task, tasks))
 
 
 def _as_json(task: "Task", tasks: "RecordTasks") -> dict[str, Any]:

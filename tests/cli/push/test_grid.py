@@ -78,6 +78,7 @@ def test_a_dry_run_shows_the_count_and_the_first_three(jobq: Jobq) -> None:
     result = jobq(*grid, "-c", "train $PARAM_seed")
     assert result.lines[0] == """export PARAM_lr='it'"'"'s' PARAM_seed=1 PARAM_index=0; train $PARAM_seed"""
     assert "secret" not in result.out + result.err
+    assert "PARAM_seed=1 " in jobq(*grid, "-e", "PARAM_seed=9", "-c", "train").lines[0], "a value goes before --env"
     (shown,) = jobq(*grid, "--json", "--resume", "n", *ARGV).objects
     assert shown["count"] == 10_000_000
     assert shown["first"][2] == {"id": "n.0000002", "argv": ["train", "--lr=it's", "--seed", "3", "out/2"]}
