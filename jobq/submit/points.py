@@ -36,7 +36,7 @@ def point_records(grids: Sequence[str], each: str | None, say: Callable[[str], N
     if each is None:
         return RecordSource(
             fetch=_points_of(grid),
-            source=definition,
+            source={**definition, "--each": "none"},
             fields=grid.names | {INDEX},
             total=grid.count,
             count=grid.count,
@@ -54,7 +54,8 @@ def point_records(grids: Sequence[str], each: str | None, say: Callable[[str], N
         raise
     return RecordSource(
         fetch=_points_of_each(grid, records, count),
-        source={**definition, "--each": f"{count // grid.count} records"},  # their digest is the file's
+        # What it holds is known by the file's own digest; what that means, by its kind.
+        source={**definition, "--each": f"{count // grid.count} records, {path.suffix.lower()}"},
         fields=None if records.names is None else grid.names.union(records.names, {INDEX}),
         total=file.size,
         file=file,

@@ -79,6 +79,13 @@ SWEEPS: Final[tuple[Mutant, ...]] = (
         test="tests/cli/push/test_grid_resume.py::test_another_sweep_under_the_same_name_is_refused",
     ),
     Mutant(
+        name="a push of a file's records goes on as one without",
+        file="jobq/submit/points.py",
+        text='{**definition, "--each": "none"}',
+        wrong="definition",
+        test="tests/cli/push/test_grid_resume.py::test_another_sweep_under_the_same_name_is_refused",
+    ),
+    Mutant(
         name="a file that is rewritten while it is read is queued in part",
         file="jobq/submit/record_sources.py",
         text="self.file.check_unchanged(Progress(after=after))",

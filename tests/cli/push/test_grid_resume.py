@@ -69,6 +69,7 @@ def test_another_sweep_under_the_same_name_is_refused(jobq: Jobq) -> None:
     file = jobq.folder / "f.csv"
     file.write_text("a\n1\n2\n")
     (jobq.folder / "lines").write_text("echo 1\n")
+    (jobq.folder / "f.tsv").write_text("a\n1\n2\n")
     resume = ("demo", "push", "--resume", "n")
     each = ("--each", "f.csv", "--grid", "b=1,2")
     run = ("--", "echo", "{a}{b}")
@@ -78,10 +79,14 @@ def test_another_sweep_under_the_same_name_is_refused(jobq: Jobq) -> None:
         ((*each[:3], "b=2,1", *run), "another --grid"),
         ((*each, "--", "echo", "{b}{a}"), "another command"),
         ((*each, "--priority", "1", *run), "another options"),
-        (("--grid", "a=1,2", "--grid", "b=1,2", *run), "another --grid"),
+        (("--grid", "a=1,2", "--grid", "b=1,2", *run), "another --each and another --grid"),
         (("lines",), "another options"),
     ):
         assert f"push:n was begun with {what}" in jobq(*resume, *other, code=2).err
+    script = ("--grid", "c=1,2", "-c", "./script")
+    jobq("demo", "push", "--resume", "m", "--each", "f.csv", *script)
+    assert "begun with another --each" in jobq("demo", "push", "--resume", "m", *script, code=2).err
+    assert "begun with another --each" in jobq("demo", "push", "--resume", "m", "--each", "f.tsv", *script, code=2).err
     file.write_text("a\n1\n3\n")
     assert "begun with another file" in jobq(*resume, *each, *run, code=2).err
     file.write_text("a\n1\n2\n3\n")
@@ -90,7 +95,7 @@ def test_another_sweep_under_the_same_name_is_refused(jobq: Jobq) -> None:
     assert "n is done: all 4 records" in jobq(*resume, *each, *run).err
     file.rename(jobq.folder / "g.csv")
     assert "n is done" in jobq(*resume, "--each", "g.csv", *each[2:], *run).err, "a file is known by what it holds"
-    assert count_in(jobq.file) == 4
+    assert count_in(jobq.file) == 8
 
 
 def test_a_file_that_is_changed_while_it_is_read_is_refused(jobq: Jobq) -> None:
