@@ -164,6 +164,9 @@ def test_without_a_name_it_says_what_is_queued(jobq: Jobq) -> None:
     jobq("two", "push", "--each", "f.csv", "--", "echo", "--", "{x}")
 
 
+ANY_CHARACTER = (*range(1, 0xD800), *range(0xE000, 0x2FFFF))  # but NUL, and what UTF-8 cannot hold
+
+
 def hostile(dice: random.Random, count: int) -> Iterator[str]:
     """Yield values that would like to be code, or something else than they are."""
     parts = [
@@ -182,7 +185,7 @@ def hostile(dice: random.Random, count: int) -> Iterator[str]:
     ]
     for _ in range(count):
         if dice.random() < 0.2:
-            yield "".join(chr(dice.choice((*range(1, 0xD800), *range(0xE000, 0x2FFFF)))) for _ in range(5))
+            yield "".join(map(chr, dice.choices(ANY_CHARACTER, k=5)))
         else:
             yield "".join(dice.choices(parts, k=dice.randint(1, 5)))
 
