@@ -149,7 +149,7 @@ class Settings(Checked):
         "The variables that a task may bring to a worker with a list of commands or functions.",
         default=(),
         unset="none",
-        accepts="names or patterns such as FANOUT_*, separated by commas",
+        accepts="names or patterns such as PARAM_*, separated by commas",
     )
     require_signed: Literal["off", "warn", "on"] = kinds.setting(
         kinds.one_of("off", "warn", "on"),

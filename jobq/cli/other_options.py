@@ -30,8 +30,7 @@ INSTEAD: Final = {
     "-P": _AT_ONCE,
     "-V": "it is --version",
     "--bg-dirsync-to": "jobq has none: save files with --checkpoint-store of a worker, and `jobq checkpoint --dir`",
-    "--csv": "a sweep is a line for each task, as in: awk -F, 'NR>1 {print \"python train.py --lr \" $1}' FILE.csv |"
-    " jobq QUEUE push -",
+    "--csv": "a task for each record of a file: jobq QUEUE push --each FILE.csv -- python train.py --lr={lr}",
     "--conn-str": "set JOBQ_CONNECTION_STRING: what stands in an option shows in `ps`",
     "--dedup-window": "the queue remembers ids: `push --dedup-by-content`, or `--id`; for how long is said when it is"
     " made (JOBQ_SERVICE_BUS_DEDUP_WINDOW)",

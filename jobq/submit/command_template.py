@@ -1,6 +1,6 @@
-"""Templates of `fanout`: how the values of a record come into its task, so that none is ever code (rules.md 3, A2).
+"""Templates of commands: how the values of a record come into its task, so that none is ever code (rules.md 3, A2).
 
-A command for the shell is never changed: values are variables of the task's environment, `"$FANOUT_x"`, and the items
+A command for the shell is never changed: values are variables of the task's environment, `"$PARAM_x"`, and the items
 of a batch its arguments, `"$@"`. In an argument vector a field in braces is filled in within its word, `--id={id}`; no
 shell looks at it. `{{name}}` there is the text `{name}`; braces around anything but a name stay as they are.
 """
@@ -8,7 +8,6 @@ shell looks at it. `{{name}}` there is the text `{name}`; braces around anything
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from jobq.errors import JobqError, MalformedTask
@@ -17,7 +16,10 @@ from jobq.submit.interpreters import code_in
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _PIECE: Final = re.compile(rf"(?P<braces>\{{\{{{_NAME}\}}\}})|\{{(?P<field>{_NAME})\}}")
-_VARIABLE: Final = re.compile(r"\$\{?[#!]?(FANOUT_[A-Za-z0-9_]+)")
+PREFIX: Final = "PARAM_"  # of the variables
+FORMER_PREFIX: Final = "FANOUT_"  # of the same in `fanout`, for one version more
+_VARIABLE: Final = re.compile(rf"\$\{{?[#!]?((?:{PREFIX}|{FORMER_PREFIX})[A-Za-z0-9_]+)")
+_SHOWN: Final = 60  # characters of a word
 Values = Mapping[str, str | list[str]]
 
 
@@ -48,26 +50,34 @@ class Template(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class ShellTemplate:
     """A command for the shell.
 
-    Attributes:
+    Args:
         text: of the command.
+        takes_former: whether variables may have their former names. One that names these alone has these alone, so that
+            its tasks are those that a version before has made; one that names none has both, for what it starts.
+
+    Attributes:
+        prefixes: of its variables.
     """
 
-    text: str
+    def __init__(self, text: str, *, takes_former: bool = False) -> None:
+        self.text = text
+        both = (PREFIX, FORMER_PREFIX) if takes_former else (PREFIX,)
+        self.prefixes: Final = tuple(prefix for prefix in both if prefix in text) or both
 
     def check(self, fields: Collection[str], many: str = "") -> None:
-        """Raise InvalidTemplate for a variable that no record has, and for a field in braces: it was filled in once."""
-        known = {f"FANOUT_{name}" for name in fields if name != many and re.fullmatch(_NAME, name)}
+        """Raise InvalidTemplate for a variable that no record has, and for a field in braces: those are for argv."""
+        names = [name for name in fields if name != many and re.fullmatch(_NAME, name)]
+        known = {prefix + name for prefix in self.prefixes for name in names}
         for variable in _VARIABLE.findall(self.text):
             if variable not in known:
                 there = ", ".join(f"${name}" for name in sorted(known)) + (', and the items are "$@"' if many else "")
                 raise InvalidTemplate(f"there is no variable ${variable}; there are: {there}")
         for name in sorted(fields):
             if re.search(rf"(?<!\$)\{{{re.escape(name)}\}}", self.text):
-                variable = "$@" if name == many else f"$FANOUT_{name}"
+                variable = "$@" if name == many else f"${PREFIX}{name}"
                 raise InvalidTemplate(
                     f'{{{name}}} is not filled in within a command for the shell: write "{variable}" there, with the'
                     f" double quotes and braces of the shell written once; or give a program and its arguments after"
@@ -81,7 +91,7 @@ class ShellTemplate:
         for name, value in values.items():
             if not isinstance(value, list):
                 if re.fullmatch(_NAME, name):  # no other can be written in a shell
-                    env[f"FANOUT_{name}"] = value
+                    env |= {prefix + name: value for prefix in self.prefixes}
                 continue
             for number, item in enumerate(value, 1):
                 # Short names: the kernel takes 128 KiB of command, and a batch has up to 10 000 of them.
@@ -111,6 +121,7 @@ class ArgvTemplate:
         self.text = shlex.join(["--", *words])
         self._words = words
         self._names = {name for word in words for name in _fields_in(word)}
+        self._plain = frozenset(word for word in words if not _PIECE.search(word))
         if not self._names:
             raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {self.text}")
 
@@ -123,6 +134,11 @@ class ArgvTemplate:
             )
         self._check_code()
         for word in self._words:
+            if (name := next(iter(_fields_in(word)), "")) and re.search(r"\s", word):
+                raise InvalidTemplate(
+                    f"{{{name}}} stands in a word with white space, {word[:_SHOWN]!a}, which may be a program's text,"
+                    f" and the value would be part of that: give {{{name}}} as a word of its own"
+                )
             if many and word != f"{{{many}}}" and many in _fields_in(word):
                 raise InvalidTemplate(f"{{{many}}} is many words, and must be a word of its own, not {word}")
 
@@ -130,7 +146,7 @@ class ArgvTemplate:
         """Raise InvalidTemplate for a field within what an interpreter would run as code, as in `sh -c 'echo {x}'`."""
         for name in (name for code in code_in(self._words) for name in _fields_in(code)):
             raise InvalidTemplate(
-                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"$FANOUT_{name}\"'"
+                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"${PREFIX}{name}\"'"
                 f" without `--`, or give the value as an argument: -- sh -c 'echo \"$1\"' sh {{{name}}}"
             )
 
@@ -138,6 +154,9 @@ class ArgvTemplate:
         """Return the argument vector."""
         argv: list[str] = []
         for word in self._words:
+            if word in self._plain:
+                argv.append(word)
+                continue
             many = values.get(word[1:-1]) if _PIECE.fullmatch(word) else None
             if isinstance(many, list):
                 argv += [self._word(word, {**values, word[1:-1]: one}) for one in many]

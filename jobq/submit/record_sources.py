@@ -1,6 +1,6 @@
-"""What `fanout` can spread: the records of a data set, each with its fields as text."""
+"""What tasks are made of: the records of a data set, each with its fields as text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,7 @@ from jobq.entry_points import load, registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.lease import data_sources
 from jobq.lease.data_sources import Line, Row
-from jobq.lease.traversal import Fetch, Page
+from jobq.lease.traversal import Fetch, Page, Progress
 from jobq.settings import Settings
 from jobq.submit.resumable_file import WalkedFile
 
@@ -29,6 +29,7 @@ class InputRecord:
         fields: all of it.
         where: for messages.
         refused: why no task can be made of it, "" = one can.
+        is_blank: whether it is left out in silence, and counts all the same.
         identity: the key as it is, by which its task is known again; None = by its place, where nothing moves.
     """
 
@@ -37,6 +38,7 @@ class InputRecord:
     where: str
     refused: str = ""
     identity: float | str | None = None
+    is_blank: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +48,35 @@ class RecordSource:
     Attributes:
         fetch: its pages.
         source: what it is, so that another one is refused under the same name.
-        fields: of each record; None = known with the first.
-        total: how many bytes the cursor goes through; None = nobody knows.
-        file: what the lines are of, and by which its pages are marked.
+        fields: of each record; None = known with each.
+        total: how far the first number of the cursor goes; None = nobody knows.
+        file: what is read, and by which its pages are marked.
+        count: how many records there are; None = nobody knows.
+        samples: records to try a template with before anything is queued.
     """
 
     fetch: Fetch[InputRecord]
-    source: str
+    source: Mapping[str, str]
     fields: frozenset[str] | None = None
     total: int | None = None
     file: WalkedFile | None = None
+    count: int | None = None
+    samples: Iterable[InputRecord] = ()
+
+    async def pages(self, limit: int) -> AsyncIterator[Page[InputRecord]]:
+        """Yield all pages, for a walk that has no cursor; raises SourceChanged where the file is changed meanwhile."""
+        if self.file is not None:
+            await self.file.digest()
+        after: Any = None
+        is_last = False
+        while not is_last:
+            page = await self.fetch(after, limit)
+            is_last = page.is_last or not page.items
+            if page.items:
+                yield page
+                after = page.after
+        if self.file is not None and after is not None:
+            self.file.check_unchanged(Progress(after=after))
 
 
 def line_records(path: Path, say: Callable[[str], None]) -> RecordSource:
@@ -71,7 +92,7 @@ def line_records(path: Path, say: Callable[[str], None]) -> RecordSource:
 
     return RecordSource(
         fetch=fetch,
-        source=f"lines {path.absolute()}",
+        source={"data set": f"lines {path.absolute()}"},
         fields=frozenset({"line", "number", "offset"}),
         total=file.size or None,
         file=file,
@@ -84,7 +105,8 @@ def _line(path: Path, line: Line) -> InputRecord:
         text = line.content.decode()
     except UnicodeDecodeError as error:
         return InputRecord("", {}, where, refused=f"byte {error.start + 1}: not UTF-8")
-    return InputRecord(text, {"line": text, "number": str(line.number), "offset": str(line.offset)}, where)
+    fields = {"line": text, "number": str(line.number), "offset": str(line.offset)}
+    return InputRecord(text, fields, where, is_blank=not text)
 
 
 def row_records(database: str, query: str, key: str) -> RecordSource:
@@ -95,7 +117,7 @@ def row_records(database: str, query: str, key: str) -> RecordSource:
         page = await rows(after, limit)
         return Page([_row(row, key) for row in page.items], page.after, page.is_last, mark=KEYED)
 
-    return RecordSource(fetch=fetch, source=f"rows {place} {key} {query}")
+    return RecordSource(fetch=fetch, source={"data set": f"rows {place} {key} {query}"})
 
 
 def _rows_of(database: str, query: str, key: str) -> tuple[Fetch[Row], str]:
@@ -141,4 +163,4 @@ def blob_records(place: str, settings: Settings) -> RecordSource:
         found = [InputRecord(one["name"], one, f"blob {one['name']}", identity=one["name"]) for one in page.items]
         return Page(found, page.after, page.is_last, mark=KEYED)
 
-    return RecordSource(fetch=fetch, source=f"blobs {place}", fields=frozenset({"name", "size"}))
+    return RecordSource(fetch=fetch, source={"data set": f"blobs {place}"}, fields=frozenset({"name", "size"}))

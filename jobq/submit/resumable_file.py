@@ -53,6 +53,10 @@ class WalkedFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the file go."""
         os.close(self._held)
 
     async def digest(self, size: int | None = None) -> str:
@@ -130,7 +134,7 @@ class WalkedFile:
 
         async def fetch(after: Any, limit: int) -> Page[Line]:
             try:
-                page = await data_sources.lines(self.path, end=self.size, opened=self._opened)(after, limit)
+                page = await data_sources.lines(self.path, end=self.size, opened=self.opened)(after, limit)
             except OSError as error:
                 raise _unreadable(self.path, error) from None
             return replace(page, mark=await self.mark_up_to(page.after[0]))
@@ -150,7 +154,8 @@ class WalkedFile:
     def _length(self) -> int:
         return os.fstat(self._held).st_size
 
-    def _opened(self) -> BinaryIO:
+    def opened(self) -> BinaryIO:
+        """Return the file, open to read; raises SourceChanged where another one stands there now."""
         file = self.path.open("rb")
         if os.path.samestat(os.fstat(file.fileno()), os.fstat(self._held)):
             return file
@@ -161,7 +166,7 @@ class WalkedFile:
 
     def _is_within_line(self, offset: int) -> bool:
         try:
-            with self._opened() as file:
+            with self.opened() as file:
                 file.seek(offset - 1)
                 before, after = file.read(1), file.read(2)
         except OSError as error:
@@ -171,7 +176,7 @@ class WalkedFile:
     def _digest(self, size: int) -> str:
         found, left = hashlib.blake2b(digest_size=16), size
         try:
-            with self._opened() as file:
+            with self.opened() as file:
                 while chunk := file.read(min(_CHUNK_BYTES, left)):
                     found.update(chunk)
                     left -= len(chunk)
@@ -181,7 +186,7 @@ class WalkedFile:
 
     def _mark_up_to(self, offset: int) -> str:
         try:
-            with self._opened() as file:
+            with self.opened() as file:
                 file.seek(self.position)
                 while self.position < offset:
                     chunk = file.read(min(_CHUNK_BYTES, offset - self.position))

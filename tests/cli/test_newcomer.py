@@ -52,7 +52,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo dead rm 01a2", "no such command 'rm'; did you mean 'purge'?", 2),
     (
         "jobq sw fanout sweep --csv sweep.csv -- a {lr}",
-        """{print "python train.py --lr " $1}' FILE.csv | jobq sw push -""",
+        "a task for each record of a file: jobq sw push --each FILE.csv -- python train.py --lr={lr}",
         2,
     ),
     ("jobq demo push -c", "Option '-c' requires an argument.", 2),
@@ -172,7 +172,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo clear --yes", "queue 'demo' does not exist", 4),
     ("jobq demo clear", "there is no terminal to ask on; add --yes", 2),
     ("jobq demo run tasks.txt", "run has a queue of its own: write `jobq run ...`", 2),
-    ("jobq run -c 'echo hi'", "No such option '-c'; commands come from a FILE or a pipe, as in: echo", 2),
+    ("jobq run -c 'echo hi'", "-c goes with --grid and --each; commands come from a FILE or a pipe, as in: echo", 2),
     ("jobq run python train.py", "unexpected extra argument", 2),
     ("jobq run 'echo hi'", "cannot read echo hi: No such file or directory; commands come from a FILE or a pipe", 2),
     ("jobq run --resume", "--resume needs --queue-file", 2),

@@ -30,9 +30,12 @@ NO_VARIABLE: Final = {
         "--resume-failed": _WHAT,
         "--joblog": _WHAT,
         "--timeout": _OF_TASKS,
+        **dict.fromkeys(("--grid", "--each", "--command"), _WHAT),
+        "--dry-run": _ANSWER,
     },
     "push": {
         **dict.fromkeys(("--command", "--call", "--kwargs", "--spec", "--id", "--resume", "--accept-changes"), _WHAT),
+        **dict.fromkeys(("--grid", "--each"), _WHAT),
         "--dedup-by-content": _OF_TASKS,
         **dict.fromkeys(("--env", "--cwd", "--timeout", "--delay", "--priority"), _OF_TASKS),
         **dict.fromkeys(("--dry-run", "--wait", "--wait-timeout", "--ids", "--json"), _ANSWER),
@@ -44,7 +47,7 @@ NO_VARIABLE: Final = {
         **dict.fromkeys(("--accept-changes", "--skip-refused"), _WHAT),
         **dict.fromkeys(("--timeout", "--priority"), _OF_TASKS),
         "--no-create": "as for push",
-        "--json": _ANSWER,
+        **dict.fromkeys(("--dry-run", "--json"), _ANSWER),
     },
     "lease run": {
         **dict.fromkeys(("--wait", "--wait-at-most", "--conflict-exit-code"), _ANSWER),

@@ -119,6 +119,7 @@ class Reader:
         self.folder = folder
         (folder / "tasks.txt").write_text("echo one\necho two\n")
         (folder / "commands.txt").write_text("echo one\necho two\n")
+        (folder / "runs.csv").write_text("lr,depth\n0.1,1\n0.01,2\n")
         (folder / "train.py").write_text("import sys\nprint('trained', *sys.argv[1:])\n")
         (folder / "training.py").write_text(_python_of("docs/python-tasks.md"))
         (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))

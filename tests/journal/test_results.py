@@ -7,17 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
+import click
 import pytest
 
 import jobq as library
 from jobq.backend import Backend, Capabilities, QueueStats
-from jobq.cli.commands.push import _awaited
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.submit.push_given import Echo
+from jobq.cli.main import cli
+from jobq.cli.submit.push_given import Echo, HowToPush
 from jobq.cli.submit.wait_for_results import wait_for
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.settings import Settings
 from jobq.spec import resolve
+from jobq.submit.input_lines import TaskOptions
 from jobq.task_handle import TaskHandle
 from tests.cli.conftest import eventually
 
@@ -219,12 +221,14 @@ async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) 
     """The ids are printed before the push has returned; a signal just then ends the push, not the wait."""
     echo = Echo(ids=True, as_json=False, kept=["an-id"])
 
-    async def cut() -> int:
+    async def cut(_: Backend) -> int:
         raise Interrupted("queued 1 task on demo")
 
-    async with resolve("demo", Settings(home=tmp_path)) as backend:
+    settings, context = Settings(home=tmp_path), click.Context(cli)
+    how = HowToPush(ctx=context, settings=settings, template=TaskOptions(), echo=echo, creates=True, names=None)
+    async with resolve("demo", settings) as backend:
         with pytest.raises(Interrupted, match=r"queued 1 task on demo; 1 of 1 tasks have not ended"):
-            await _awaited(backend, echo, cut)
+            await how.awaited(backend, cut)
 
 
 @everywhere

@@ -12,6 +12,7 @@ from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
 from tests.mutants.storage_queue import STORAGE_QUEUE
+from tests.mutants.sweeps import SWEEPS
 
 _MODELS: Final = "tests/models/test_models.py::test_each_model_holds_or_breaks_as_it_must"
 
@@ -21,6 +22,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SIGNING,
     *SIMULATED_BUS,
     *STORAGE_QUEUE,
+    *SWEEPS,
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",

@@ -54,7 +54,7 @@ WAYS = {
     "push FILE": of_command_line("push", "lines"),
     "push --resume": of_command_line("push", "--resume", "one", "lines"),
     "push --spec": of_command_line("push", "--spec", "listed:tasks"),
-    "fanout": of_command_line("fanout", "one", "--lines", "lines", "-c", 'echo "$FANOUT_line"'),
+    "fanout": of_command_line("fanout", "one", "--lines", "lines", "-c", 'echo "$PARAM_line"'),
 }
 
 

@@ -2,22 +2,26 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ProgramCommand, json_option, program_of, read_settings, spec_of, time_limit, with_queue
+from jobq.cli import completions
+from jobq.cli.common import ProgramCommand, json_option, program_of, read_settings, run_async, spec_of, time_limit
 from jobq.cli.display import terminal
 
 if TYPE_CHECKING:
-    from jobq.backend import Backend
+    from jobq.settings import Settings
+    from jobq.submit.pusher import Pusher
+    from jobq.submit.record_sources import RecordSource
 
 _HELP: Final = """Queue one task for each record of a data set, or for each batch of --batch records.
 
 The records are the rows of a query (--sql, by a unique --key), the lines of a file (--lines) or the blobs of a
 container (--blobs). In the words after `--` fields in braces are filled in, and no shell is run; a value with a leading
 dash that could pass for an option is refused. A command for the shell, -c, stays as it is: values are its variables,
-written "$FANOUT_name" within double quotes, and the items of a batch its arguments, "$@".
+written "$PARAM_name" within double quotes ($FANOUT_name in this version still), and the items of a batch its
+arguments, "$@".
 
 \b
 Fields of a record   rows: their columns; lines: line, number, offset; blobs: name, size
@@ -47,9 +51,11 @@ class _FanoutCommand(ProgramCommand):
     help="The rows of a SELECT on an SQLite file or postgresql://USER@HOST/DATABASE, which is only read.",
 )  # fmt: skip
 @click.option("--key", metavar="COLUMN", help="With --sql: what the rows are walked by; unique, a number or a text.")
-@click.option("--lines", metavar="FILE", help="The lines of a file; blank ones are left out.")
+@click.option(
+    "--lines", metavar="FILE", shell_complete=completions.files, help="The lines of a file; blank ones are left out."
+)
 @click.option("--blobs", metavar="ACCOUNT/CONTAINER[/PREFIX]", help="The blobs of a container of Azure Storage.")
-@click.option("-c", "--command", metavar="COMMAND", help='A command for the shell, with "$FANOUT_..." for the fields.')
+@click.option("-c", "--command", metavar="COMMAND", help='A command for the shell, with "$PARAM_..." for the fields.')
 @click.option(
     "--batch", type=click.IntRange(1, 10_000), default=1, metavar="N", help="Records of one task. Default: 1."
 )
@@ -61,6 +67,7 @@ class _FanoutCommand(ProgramCommand):
 @click.option(
     "--accept-changes", is_flag=True, help="With --lines: lines that are not queued yet may have changed meanwhile."
 )
+@click.option("--dry-run", is_flag=True, help="Print the first three tasks, and queue nothing.")
 @click.option("--skip-refused", is_flag=True, help="Leave out, and name, records that are refused.")
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @json_option
@@ -78,65 +85,82 @@ def fanout(
     priority: int | None,
     num_retries: int | None,
     accept_changes: bool,
+    dry_run: bool,
     skip_refused: bool,
     no_create: bool,
     as_json: bool,
 ) -> int:
     """Queue one task for each record; see _HELP."""
-    if sum(given is not None for given in (sql, lines, blobs)) != 1:
-        raise click.UsageError("records come from one place: --sql, --lines or --blobs")
     program = program_of(ctx)
     if (command is None) == (not program):
         raise click.UsageError("what to run: a program and its arguments after `--`, or -c COMMAND for the shell")
-    if (key is None) != (sql is None):
-        raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
     if accept_changes and lines is None:
         raise click.UsageError("--accept-changes goes with --lines")
-    from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - `jobq fanout --help` needs none of it
-    from jobq.cli.submit.fanout_job import Fanout, check  # noqa: PLC0415 - as above
-    from jobq.cli.submit.push_given import Echo, pusher_to  # noqa: PLC0415 - `jobq fanout --help` needs none of it
+    from jobq.cli.submit.cursor_lease import CursorLease, push_under_cursor  # noqa: PLC0415 - --help needs none of it
+    from jobq.cli.submit.push_given import Echo, HowToPush  # noqa: PLC0415 - as above
+    from jobq.cli.submit.record_push import RecordPush  # noqa: PLC0415 - as above
+    from jobq.cli.submit.sweep import show_first  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
+    from jobq.submit.command_template import FORMER_PREFIX, PREFIX, ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
-    from jobq.submit.record_sources import blob_records, line_records, row_records  # noqa: PLC0415 - as above
+    from jobq.submit.record_tasks import RecordTasks, named_by_record  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
 
     settings = read_settings(num_retries=num_retries)
+    records = _records_of(ctx, sql, key, lines, blobs, settings)
     queue = parse(spec_of(ctx, settings))
-    template = ShellTemplate(command) if command is not None else ArgvTemplate(program or ())
-    options: dict[str, Any] = {
-        "timeout": timeout.total_seconds() if timeout is not None else None,
-        "priority": priority,
-        "trace_context": ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
-        "budgets": budgets_of(settings),
-    }
-    if sql is not None and key is not None:
-        records = row_records(sql[0], sql[1], key)
-    elif lines is not None:
-        records = line_records(Path(lines), terminal.say)
-        if records.file is not None:
-            ctx.with_resource(records.file)
-    else:
-        records = blob_records(str(blobs), settings)
-    check(template, records, batch)
+    template = ShellTemplate(command, takes_former=True) if command is not None else ArgvTemplate(program or ())
+    if command is not None and FORMER_PREFIX in command:
+        terminal.warn(f"{FORMER_PREFIX}name is {PREFIX}name now; the next version knows the former name no more")
+    options = TaskOptions(
+        timeout=timeout.total_seconds() if timeout is not None else None,
+        priority=priority,
+        trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
+        budgets=budgets_of(settings),
+    )
+    mend = "mend it and go on with --accept-changes, or " if records.file is not None else ""
+    tasks = RecordTasks(
+        records=records,
+        command=template,
+        options=options,
+        id_of=named_by_record(name),
+        batch=batch,
+        mend=f"; {mend}leave such records out with --skip-refused",
+        leave_out=terminal.say if skip_refused else None,
+    )
+    tasks.check()
+    if dry_run:
+        return run_async(show_first(tasks, as_json=as_json))
     echo = Echo(ids=False, as_json=as_json)
+    how = HowToPush(ctx=ctx, settings=settings, template=options, echo=echo, creates=not no_create, names=None)
 
-    async def work(backend: "Backend") -> int:
-        creates = not no_create
-        async with cursor_of(backend, queue, settings, f"fanout:{name}", creates=creates, says=not as_json) as cursor:
-            spread = Fanout(
-                pusher=pusher_to(backend, echo, creates=creates),
-                cursor=cursor,
-                name=name,
-                records=records,
-                command=template,
-                template=TaskOptions(**options),
-                batch=batch,
-                accepts_changes=accept_changes,
-                skips_refused=skip_refused,
-            )
-            return await spread.run()
+    async def push(pusher: "Pusher", cursor: CursorLease) -> int:
+        return await RecordPush(pusher=pusher, tasks=tasks).resumably(cursor, name, accepts_changes=accept_changes)
 
-    code = with_queue(ctx, work, settings)
+    code = push_under_cursor(how, f"fanout:{name}", push)
     echo.check()
     return code
+
+
+def _records_of(
+    ctx: click.Context,
+    sql: tuple[str, str] | None,
+    key: str | None,
+    lines: str | None,
+    blobs: str | None,
+    settings: "Settings",
+) -> "RecordSource":
+    if sum(given is not None for given in (sql, lines, blobs)) != 1:
+        raise click.UsageError("records come from one place: --sql, --lines or --blobs")
+    if (key is None) != (sql is None):
+        raise click.UsageError("--sql and --key go together: rows are walked by a column that is unique")
+    from jobq.submit.record_sources import blob_records, line_records, row_records  # noqa: PLC0415 - as above
+
+    if sql is not None and key is not None:
+        return row_records(sql[0], sql[1], key)
+    if lines is None:
+        return blob_records(str(blobs), settings)
+    records = line_records(Path(lines), terminal.say)
+    if records.file is not None:
+        ctx.with_resource(records.file)
+    return records

@@ -1,16 +1,13 @@
 """`jobq QUEUE push`: tasks from options, a file, a pipe or an argument vector into the queue, in bounded memory."""
 
-import shlex
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from jobq.cli import completions
 from jobq.cli.common import (
-    Invocation,
     ProgramCommand,
     duration,
     json_option,
@@ -18,27 +15,9 @@ from jobq.cli.common import (
     read_settings,
     spec_of,
     time_limit,
-    with_queue,
 )
-from jobq.cli.display import terminal
-from jobq.cli.submit.push_options import (
-    call_of,
-    check_names,
-    check_priority,
-    check_rules,
-    check_sources,
-    kwargs_of,
-    variables_of,
-)
-from jobq.errors import JobqError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from jobq.backend import Backend
-    from jobq.cli.submit.push_given import Echo
-    from jobq.settings import Settings
-    from jobq.submit.input_lines import Input, TaskOptions
+from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.sweep import EACH, GRID, sweep_of
 
 _HELP: Final = """Queue commands, which workers will run.
 
@@ -46,13 +25,17 @@ Tasks come from exactly one place: -c options, a FILE (`-` or nothing = standard
 program with its arguments after `--`, which is run without a shell, or a Python class that lists them (--spec, see
 docs/work-specifications.md).
 
+With --grid or --each one command is a template, and makes a task for each point: {name} is filled in within the words
+after `--`, without a shell; a -c stays as it is, and finds "$PARAM_name". {index} counts the points from 0.
+
 In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
 with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
 priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes). Options hold for
 all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
 
-With --resume NAME a push of FILE that was interrupted, however that was, is finished by running it again: no line is
-lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE is needed.
+With --resume NAME a push of FILE or of points that was interrupted, however that was, is finished by running it again:
+none is lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE or points
+are needed; a point's task has the id NAME.INDEX.
 """
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
@@ -60,6 +43,8 @@ _EXAMPLES: Final = (
     "jobq demo push --on-exit 3=fail --on-exit oom=delay:10m -c 'python train.py'",
     "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
+    "jobq demo push --grid lr=0.1,0.01 --grid seed=1..50 -- python train.py --lr={lr} --seed {seed}",
+    """jobq demo push --each runs.csv --dry-run -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
     """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
@@ -119,11 +104,19 @@ class _PushCommand(ProgramCommand):
 @click.option(
     "--spec", metavar="MODULE:NAME", help="Queue what a jobq.WorkSpecification or a generator function lists."
 )
-@click.option("--dry-run", is_flag=True, help="With --spec: print what would be queued, and queue nothing.")
-@click.option("--resume", metavar="NAME", help="Push FILE so that an interrupted push goes on when it is run again.")
+@GRID
+@EACH
 @click.option(
-    "--accept-changes", is_flag=True, help="With --resume: lines that are not queued yet may have changed meanwhile."
+    "--dry-run", is_flag=True,
+    help="With --spec: print what would be queued; with --grid, --each: the first three, and how many. Queue nothing.",
+)  # fmt: skip
+@click.option(
+    "--resume", metavar="NAME", help="Push FILE or points so that an interrupted push goes on when it is run again."
 )
+@click.option(
+    "--accept-changes", is_flag=True,
+    help="With --resume: what a file holds that is not queued yet may have changed meanwhile.",
+)  # fmt: skip
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @click.option("--wait", is_flag=True, help="Wait until all have ended; end with the worst exit code of theirs.")
 @click.option(
@@ -151,6 +144,8 @@ def push(
     max_crashes: int | None,
     max_preemptions: int | None,
     spec: str | None,
+    grids: tuple[str, ...],
+    each: str | None,
     dry_run: bool,
     resume: str | None,
     accept_changes: bool,
@@ -161,7 +156,7 @@ def push(
     as_json: bool,
 ) -> int:
     """Queue commands; see _HELP."""
-    from jobq.cli.submit.push_given import Echo, push_given, pusher_to  # noqa: PLC0415 - as above
+    from jobq.cli.submit.push_given import Echo, HowToPush  # noqa: PLC0415 - `jobq push --help` needs none of it
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -183,181 +178,42 @@ def push(
         by_content=by_content,
     )
     argv: tuple[str, ...] | None = program_of(ctx)
-    check_sources(file, commands, argv, call, spec, id_)
+    is_sweep = bool(grids) or each is not None
+    check_sources(file, commands, argv, call, spec, id_, is_sweep=is_sweep)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
-    _check_wait(wait, wait_timeout)
-    echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
-    names = "--id" if id_ is not None else "--dedup-by-content" if by_content else None
-    awaited = partial(_awaited, echo=echo, priority=priority, names=names)
-    if resume is not None:
-        if by_content:
-            raise click.UsageError("--resume knows what it has queued by itself: leave out --dedup-by-content")
-        if wait and accept_changes:
-            raise click.UsageError(
-                "--wait finds its tasks by the lines of the file, which --accept-changes lets change"
-            )
-        code = _push_resumably(ctx, resume, file, template, settings, accept_changes, echo, no_create)
-        echo.check()
-        return code
-    if accept_changes:
-        raise click.UsageError("--accept-changes goes with --resume")
-    if spec is not None:
-        from jobq.cli.submit import work_specification  # noqa: PLC0415 - most pushes have none
-
-        with terminal.data_apart():
-            found = work_specification.specification_of(spec)
-            code = with_queue(
-                ctx,
-                lambda backend: awaited(
-                    backend,
-                    push_all=lambda: work_specification.push_specification(
-                        pusher_to(backend, echo, creates=not no_create),
-                        found,
-                        template,
-                        backend=backend,
-                        dry_run=dry_run,
-                        as_json=as_json,
-                    ),
-                ),
-                settings,
-            )
-        echo.check()
-        return code
-    if dry_run:
-        raise click.UsageError("--dry-run goes with --spec")
-    if file is not None or not (commands or argv or call):
-        from jobq.cli.submit.push_chunks import LinePush  # noqa: PLC0415 - as above
-
-        with _opened(file or "-") as source:
-            code = with_queue(
-                ctx,
-                lambda backend: awaited(
-                    backend,
-                    push_all=LinePush(
-                        pusher_to(backend, echo, creates=not no_create), source, template, _again(ctx), backend
-                    ).run,
-                ),
-                settings,
-                interruptible=True,
-            )
-        echo.check()
-        return code
-    given: list[dict[str, Any]] = [{"command": command} for command in commands]
-    given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
-    named = {"id": id_} if id_ is not None else {}
-    tasks = [template.task(**fields, **named) for fields in given]
-
-    async def push_them(backend: "Backend") -> int:
-        return await awaited(
-            backend, push_all=lambda: push_given(pusher_to(backend, echo, creates=not no_create), tasks, backend)
-        )
-
-    code = with_queue(ctx, push_them, settings, interruptible=True, brief=not wait)
-    echo.check()
-    return code
-
-
-def _opened(path: str) -> "Input":
-    from jobq.submit.input_lines import Input  # noqa: PLC0415 - as above
-
-    try:
-        return Input(path)
-    except JobqError as error:
-        if not Path(path).exists():
-            error.add_note(
-                f"it was taken for a file of commands; a command is given with -c: push -c {shlex.quote(path)}"
-            )
-        raise
-
-
-def _check_wait(wait: bool, wait_timeout: timedelta | None) -> None:
     if wait_timeout is not None and not wait:
         raise click.UsageError("--wait-timeout goes with --wait")
+    if accept_changes and resume is None:
+        raise click.UsageError("--accept-changes goes with --resume")
+    if dry_run and spec is None and not is_sweep:
+        raise click.UsageError("--dry-run goes with --spec, --grid and --each")
+    echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
+    names = "--id" if id_ is not None else "--dedup-by-content" if by_content else None
+    how = HowToPush(ctx=ctx, settings=settings, template=template, echo=echo, creates=not no_create, names=names)
+    if is_sweep:
+        from jobq.cli.submit.sweep_push import push_sweep  # noqa: PLC0415 - most pushes are none
 
+        tasks = sweep_of(ctx, grids, each, commands, argv, template)
+        code = push_sweep(how, tasks, resume, accepts_changes=accept_changes, dry_run=dry_run)
+    elif resume is not None:
+        from jobq.cli.submit.resumable_push import push_file_resumably  # noqa: PLC0415 - as above
 
-async def _awaited(
-    backend: "Backend",
-    echo: "Echo",
-    push_all: "Callable[[], Awaitable[int]]",
-    priority: int | None = None,
-    names: str | None = None,
-) -> int:
-    """Push, and then, if that is wanted, wait for the end of what was pushed."""
-    check_priority(backend, priority)
-    check_names(backend, names)
-    if echo.kept is None:
-        return await push_all()
-    from jobq.cli.interrupts import Interrupted  # noqa: PLC0415 - most pushes do not wait
-    from jobq.cli.submit.wait_for_results import check_journal, left, wait_for  # noqa: PLC0415 - as above
+        code = push_file_resumably(how, resume, file, accepts_changes=accept_changes)
+    elif spec is not None:
+        from jobq.cli.submit.work_specification import push_listed  # noqa: PLC0415 - as above
 
-    await check_journal(backend)
-    try:
-        if code := await push_all():
-            return code
-    except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
-        if not (queued := len(echo.kept)):
-            raise
-        raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
-    return await wait_for(backend, echo.kept, as_json=echo.as_json, timeout=echo.wait_timeout)
+        code = push_listed(how, spec, dry_run=dry_run)
+    elif file is not None or not (commands or argv or call):
+        from jobq.cli.submit.push_chunks import push_lines  # noqa: PLC0415 - as above
 
+        code = push_lines(how, file or "-")
+    else:
+        from jobq.cli.submit.push_given import push_given  # noqa: PLC0415 - as above
 
-def _push_resumably(
-    ctx: click.Context,
-    name: str,
-    file: str | None,
-    template: "TaskOptions",
-    settings: "Settings",
-    accepts_changes: bool,
-    echo: "Echo",
-    no_create: bool,
-) -> int:
-    from jobq.cli.submit.cursor_lease import cursor_of  # noqa: PLC0415 - most pushes are none
-    from jobq.cli.submit.push_given import pusher_to  # noqa: PLC0415 - as above
-    from jobq.cli.submit.resumable_push import Resumable  # noqa: PLC0415 - as above
-    from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.resumable_file import WalkedFile  # noqa: PLC0415 - as above
-
-    if file is None or file == "-":
-        raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
-    if template.delay is not None:
-        raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
-    walked = ctx.with_resource(WalkedFile(Path(file), terminal.say))
-
-    async def work(backend: "Backend") -> int:
-        check_priority(backend, template.priority)
-        queue, creates = parse(spec_of(ctx, settings)), not no_create
-        says = not echo.as_json
-        async with cursor_of(backend, queue, settings, f"push:{name}", creates=creates, says=says) as cursor:
-            resumable = Resumable(
-                pusher=pusher_to(backend, echo, creates=creates),
-                cursor=cursor,
-                name=name,
-                file=walked,
-                template=template,
-                accepts_changes=accepts_changes,
-            )
-            return await carry_through(backend, resumable)
-
-    async def carry_through(backend: "Backend", resumable: Resumable) -> int:
-        if echo.kept is None:
-            return await resumable.run()
-        from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - as above
-
-        await check_journal(backend)
-        if code := await resumable.run():
-            return code
-        # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
-        return await wait_for(backend, await resumable.ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
-
-    return with_queue(ctx, work, settings, interruptible=echo.kept is not None)
-
-
-def _again(ctx: click.Context) -> str:
-    """Return how this command line would read the rest of its file."""
-    invocation = ctx.find_object(Invocation)
-    given = [invocation.spec] if invocation and invocation.spec else []
-    has_options = any(
-        value not in (None, False, ()) for name, value in ctx.params.items() if name not in ("file", "commands")
-    )
-    return shlex.join(["jobq", *given, "push"]) + (" [the same options] -" if has_options else " -")
+        given: list[dict[str, Any]] = [{"command": command} for command in commands]
+        given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
+        named = {"id": id_} if id_ is not None else {}
+        code = push_given(how, [template.task(**fields, **named) for fields in given])
+    echo.check()
+    return code

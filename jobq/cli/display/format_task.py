@@ -1,6 +1,7 @@
 """How a task from a queue is shown to people and to programs; its body may be anything, so nothing here fails on it."""
 
 import shlex
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,12 @@ def what_runs(body: bytes) -> str:
     if task.call is not None:
         return visible(f"{task.call} {strict_json.dumps(task.kwargs or {}).decode()}")
     return visible(strict_json.dumps(task.kwargs).decode())
+
+
+def as_shell(command: str, variables: Mapping[str, str]) -> str:
+    """Return a command and what it finds in its environment as a line that does the same in a shell."""
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"export {given}; {command}" if given else command
 
 
 def as_json(body: bytes, *, env: bool) -> dict[str, Any]:

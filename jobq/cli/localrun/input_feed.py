@@ -1,15 +1,20 @@
-"""How `jobq run` brings its input into its own queue: line by line, under ids that another run finds again (S8)."""
+"""How `jobq run` brings its input into its own queue: task by task, under ids that another run finds again (S8)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from jobq.backend import Backend
 from jobq.errors import DuplicateTask, JobqError
+from jobq.submit.grid import INDEX
 from jobq.submit.input_lines import Input, TaskOptions
-from jobq.submit.line_batches import line_batches
-from jobq.submit.pusher import Pusher
+from jobq.submit.line_batches import NumberedTask, line_batches
+from jobq.submit.pusher import BATCH_TASKS, Pusher, batches
+from jobq.submit.record_sources import InputRecord
+from jobq.submit.record_tasks import RecordTasks
 from jobq.task import Task
 
 
@@ -24,28 +29,134 @@ def id_for(number: int, line: bytes) -> str:
     return f"{number}-{blake2b(line, digest_size=8).hexdigest()}"
 
 
+class RunInput(Protocol):
+    """What a run reads: tasks in order, each with its number, counted from 1, which it has when it is read again.
+
+    Attributes:
+        path: of the file that is read; None = there is none, `-` = standard input.
+        again: the words of a command line that give it again.
+        what: its parts are called.
+        size: how much of it was read; 0 = it is empty.
+    """
+
+    path: str | None
+    again: str
+    what: str
+
+    @property
+    def size(self) -> int:
+        """See above."""
+        ...
+
+    async def is_empty(self) -> bool:
+        """Return whether there is nothing in it at all."""
+        ...
+
+    def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+        """Yield its tasks; raises MalformedTask, which says of which part."""
+        ...
+
+    def place(self, number: int) -> str:
+        """Return what a part is called."""
+        ...
+
+
+class LineInput:
+    """The lines of a file, pipe or terminal; see RunInput."""
+
+    what = "lines"
+
+    def __init__(self, source: Input) -> None:
+        self._source = source
+        self.path: str | None = source.path
+        self.again = "< FILE" if source.path == "-" else shlex.quote(source.path)
+
+    @property
+    def size(self) -> int:
+        """How many bytes were read."""
+        return self._source.bytes_read
+
+    async def is_empty(self) -> bool:
+        """Return whether a pipe has nothing; a file that is named is meant, whatever it holds."""
+        return self.path == "-" and await self._source.is_empty()
+
+    def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+        """What came together is queued together, and nobody waits for company."""
+
+        def task_of(number: int, line: bytes) -> Task | None:
+            return template.task_of_line(line, id_for(number, line))
+
+        return line_batches(self._source, task_of, self._refuse, linger_seconds=0)
+
+    def place(self, number: int) -> str:
+        """Return the name of the file and the line."""
+        return f"{self._source.name}, line {number}"
+
+    def _refuse(self, number: int, error: JobqError) -> NoReturn:
+        raise type(error)(f"{self.place(number)}: {error}") from None
+
+
+class PointInput:
+    """The points of a sweep; see RunInput.
+
+    Args:
+        tasks: makes them.
+        again: the words that give it.
+    """
+
+    what = "points"
+
+    def __init__(self, tasks: RecordTasks, again: Sequence[str]) -> None:
+        file = tasks.records.file
+        self.path = None if file is None else str(file.path)
+        self.again = shlex.join(again)
+        self.size = tasks.records.count or 0
+        self._tasks = tasks
+
+    async def is_empty(self) -> bool:
+        """Return whether there are none."""
+        return not self.size
+
+    async def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+        """Yield the tasks of all points."""
+        self._tasks.options, self._tasks.id_of = template, _id_of_point
+        number = 0
+        async for page in self._tasks.records.pages(BATCH_TASKS):
+            for some in batches(self._tasks.tasks(page.items, number)):
+                yield list(enumerate(some, number + 1))
+                number += len(some)
+
+    def place(self, number: int) -> str:
+        """Return which point it is."""
+        return f"{INDEX} {number - 1}"
+
+
+def _id_of_point(_records: Sequence[InputRecord], position: int, filled: Mapping[str, Any]) -> str:
+    return id_for(position + 1, json.dumps(list(filled.values())).encode())
+
+
 class Feed:
-    """Queues each line of an input once, however often it is read; memory is bounded by one batch.
+    """Queues each task of an input once, however often that is read; memory is bounded by one batch.
 
     Args:
         backend: an entered backend with `idempotent_push`.
-        source: where the lines come from.
-        template: makes tasks of them.
+        source: where they come from.
+        template: what they all have.
         keeps_known: whether a task that is known with other options or content is left as it was queued; else it is
             an error.
-        on_end: awaited with the input's size in bytes once all of it is queued.
+        on_end: awaited with the input's size once all of it is queued.
 
     Attributes:
-        queued: how many lines were handed in so far, known ones included.
+        queued: how many were handed in so far, known ones included.
         kept: how many of them are known with other options or content.
         is_done: whether all of the input is queued.
-        line_of_own: the lines of those tasks that bring an id of their own.
+        line_of_own: the numbers of those tasks that bring an id of their own.
     """
 
     def __init__(
         self,
         backend: Backend,
-        source: Input,
+        source: RunInput,
         template: TaskOptions,
         *,
         keeps_known: bool,
@@ -65,34 +176,24 @@ class Feed:
         """Queue everything that the source holds.
 
         Raises:
-            MalformedTask, DuplicateTask: names the line; those before it are queued.
-            InputUnreadable, BackendUnavailable: as they say.
+            MalformedTask, DuplicateTask: names the place; what stands before it is queued.
+            InputUnreadable, SourceChanged, BackendUnavailable: as they say.
         """
-        # What came together is queued together, and nobody waits for company.
-        async for batch in line_batches(self.source, self._task, self._refuse, linger_seconds=0):
+        async for batch in self.source.batches(self._template):
+            self.line_of_own |= {task.id: number for number, task in batch if line_of(task.id) != number}
             try:
                 await self._pusher.push([task for _, task in batch])
             except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction
                 await asyncio.gather(*(self._push_one(*numbered) for numbered in batch))
             self.queued += len(batch)
         if self._on_end is not None:
-            await self._on_end(self.source.bytes_read)
+            await self._on_end(self.source.size)
         self.is_done = True
-
-    def _task(self, number: int, line: bytes) -> Task | None:
-        id_ = id_for(number, line)
-        task = self._template.task_of_line(line, id_)
-        if task is not None and task.id != id_:
-            self.line_of_own[task.id] = number
-        return task
 
     async def _push_one(self, number: int, task: Task) -> None:
         try:
             await self._pusher.push([task])
         except DuplicateTask as error:
             if not self._keeps_known:
-                self._refuse(number, error)
+                raise DuplicateTask(f"{self.source.place(number)}: {error}") from None
             self.kept += 1
-
-    def _refuse(self, number: int, error: JobqError) -> NoReturn:
-        raise type(error)(f"{self.source.name}, line {number}: {error}") from None

@@ -9,10 +9,11 @@ from typing import Final, Self
 
 from jobq.backend import Delivery
 from jobq.cli.display import terminal
-from jobq.cli.display.format_task import what_runs
+from jobq.cli.display.format_task import as_shell, what_runs
 from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.run.attempt.supervisor import DeliveryReport
+from jobq.submit.command_template import PREFIX
 from jobq.task import Outcome, OutcomeKind
 
 HEADER: Final = ("Seq", "Host", "Starttime", "JobRuntime", "Exitval", "Signal", "Command")
@@ -75,8 +76,8 @@ def _command(delivery: Delivery) -> str:
         task = delivery.task
     except MalformedTask:
         return what_runs(delivery.body)
-    if task.command is not None:
-        return task.command
+    if task.command is not None:  # what a sweep brings is shown; other variables may be secrets (A5)
+        return as_shell(task.command, {name: task.env[name] for name in task.env if name.startswith(PREFIX)})
     return shlex.join(task.argv) if task.argv is not None else what_runs(delivery.body)
 
 

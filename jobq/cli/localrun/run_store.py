@@ -145,7 +145,8 @@ class NamedRun:
 
     def _input_missing(self) -> InputMissing:
         return InputMissing(
-            f"the run in {self._path} ended before it had read all of its input; give it again: {self._again} FILE"
+            f"the run in {self._path} ended before it had read all of its input; give it again: {self._again} FILE, or"
+            " the same --grid, --each and command in its place"
         )
 
     def _spec(self, queue: str) -> str:

@@ -1,15 +1,18 @@
-"""What `push --resume` and `fanout` share: the lease that carries their cursor."""
+"""What `push --resume` and `fanout` share: the lease that carries their cursor, and a push under it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from jobq.backend import Backend
+from jobq.cli.common import spec_of, with_queue
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import ready_for_lease
+from jobq.cli.submit.push_given import HowToPush
+from jobq.cli.submit.push_options import check_priority
 from jobq.errors import ConfigurationError, JobqError, SourceChanged
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import store_of
@@ -34,6 +37,40 @@ class CursorLease:
 
     lease: NamedLease
     source: Mapping[str, str]
+
+
+def push_under_cursor(
+    how: HowToPush,
+    name: str,
+    push: Callable[[Pusher, CursorLease], Awaitable[int]],
+    ids: Callable[[], Awaitable[list[str]]] | None = None,
+) -> int:
+    """Connect to the queue, push under a lease that carries the cursor, and wait if that is wanted; return the code.
+
+    Args:
+        how: to push.
+        name: of the lease.
+        push: queues what is left.
+        ids: returns those of all tasks, also of those that an earlier run has queued; None = nobody waits for them.
+    """
+    echo = how.echo
+
+    async def work(backend: Backend) -> int:
+        check_priority(backend, how.template.priority)
+        queue, says = parse(spec_of(how.ctx, how.settings)), not echo.as_json
+        async with cursor_of(backend, queue, how.settings, name, creates=how.creates, says=says) as cursor:
+            pusher = how.pusher(backend)
+            if echo.kept is None or ids is None:
+                return await push(pusher, cursor)
+            from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - most do not wait
+
+            await check_journal(backend)
+            if code := await push(pusher, cursor):
+                return code
+            # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
+            return await wait_for(backend, await ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
+
+    return with_queue(how.ctx, work, how.settings, interruptible=echo.kept is not None)
 
 
 @asynccontextmanager

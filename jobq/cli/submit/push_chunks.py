@@ -3,13 +3,18 @@
 import asyncio
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
+import click
+
 from jobq.backend import Backend
+from jobq.cli.common import Invocation
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.submit.already_there import known_ids, waits_already
+from jobq.cli.submit.push_given import HowToPush
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_batches import NumberedTask, line_batches
@@ -18,6 +23,38 @@ from jobq.task import Task
 
 _LINGER_SECONDS: Final = 0.3  # how long the first task of a batch waits for company
 _SHOWN_LINES: Final = 20
+
+
+def push_lines(how: HowToPush, path: str) -> int:
+    """Queue the lines of a file, `-` = standard input; return the exit code."""
+    again = _again(how.ctx)
+
+    async def push(backend: Backend) -> int:
+        return await LinePush(how.pusher(backend), source, how.template, again, backend).run()
+
+    with _opened(path) as source:
+        return how.connected(push, interruptible=True)
+
+
+def _opened(path: str) -> Input:
+    try:
+        return Input(path)
+    except JobqError as error:
+        if not Path(path).exists():
+            error.add_note(
+                f"it was taken for a file of commands; a command is given with -c: push -c {shlex.quote(path)}"
+            )
+        raise
+
+
+def _again(ctx: click.Context) -> str:
+    """Return how this command line would read the rest of its file."""
+    invocation = ctx.find_object(Invocation)
+    given = [invocation.spec] if invocation and invocation.spec else []
+    has_options = any(
+        value not in (None, False, ()) for name, value in ctx.params.items() if name not in ("file", "commands")
+    )
+    return shlex.join(["jobq", *given, "push"]) + (" [the same options] -" if has_options else " -")
 
 
 class LinePush:

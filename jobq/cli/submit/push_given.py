@@ -1,17 +1,26 @@
-"""`push` of given tasks, and what each push prints of its ids."""
+"""`push` of given tasks, what each push prints of its ids, and what each is told by its options."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
 
 from jobq.backend import Backend
+from jobq.cli.common import with_queue
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import Interrupted, is_cancellation
 from jobq.cli.submit.already_there import known_ids
 from jobq.cli.submit.create_queue import say_created
+from jobq.cli.submit.push_options import check_names, check_priority
 from jobq.errors import JobqError
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.submit.pusher import Pusher
 from jobq.task import Task
+
+if TYPE_CHECKING:
+    from jobq.settings import Settings
+    from jobq.submit.input_lines import TaskOptions
 
 
 class IdsLost(JobqError):
@@ -68,19 +77,72 @@ def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True) -> Pusher:
     )
 
 
-async def push_given(pusher: Pusher, tasks: list[Task], backend: Backend) -> int:
+@dataclass(kw_only=True)
+class HowToPush:
+    """What the options of one `push` say, wherever its tasks come from.
+
+    Attributes:
+        ctx: of the command.
+        settings: its settings.
+        template: what all tasks have.
+        echo: what is printed, and whether the end is waited for.
+        creates: whether to make a missing queue.
+        names: the option that names tasks; None = none does.
+    """
+
+    ctx: click.Context
+    settings: "Settings"
+    template: "TaskOptions"
+    echo: Echo
+    creates: bool
+    names: str | None
+
+    def pusher(self, backend: Backend) -> Pusher:
+        """Return what pushes to a queue."""
+        return pusher_to(backend, self.echo, creates=self.creates)
+
+    def connected(self, push: Callable[[Backend], Awaitable[int]], **more: bool) -> int:
+        """Connect to the queue, push, and wait if that is wanted; return the exit code. More: as `with_queue`."""
+        return with_queue(self.ctx, lambda backend: self.awaited(backend, push), self.settings, **more)
+
+    async def awaited(self, backend: Backend, push: Callable[[Backend], Awaitable[int]]) -> int:
+        """Push, and wait if that is wanted; return the exit code."""
+        check_priority(backend, self.template.priority)
+        check_names(backend, self.names)
+        echo = self.echo
+        if echo.kept is None:
+            return await push(backend)
+        from jobq.cli.submit.wait_for_results import check_journal, left, wait_for  # noqa: PLC0415 - most do not wait
+
+        await check_journal(backend)
+        try:
+            if code := await push(backend):
+                return code
+        except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
+            if not (queued := len(echo.kept)):
+                raise
+            raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
+        return await wait_for(backend, echo.kept, as_json=echo.as_json, timeout=echo.wait_timeout)
+
+
+def push_given(how: HowToPush, tasks: list[Task]) -> int:
     """Queue tasks that came from the command line; return the exit code."""
-    known = await known_ids(backend, tasks)
-    try:
-        await pusher.push_all(tasks)
-    except JobqError as error:
-        if pusher.count:
-            error.add_note(f"the first {pusher.count} tasks are queued")
-        raise
-    except BaseException as error:
-        if is_cancellation(error):
-            raise Interrupted(pusher.summary(), pusher.doubtful) from None
-        raise
-    pusher.known += len(known)
-    terminal.say(pusher.summary())
-    return 0
+
+    async def push(backend: Backend) -> int:
+        pusher = how.pusher(backend)
+        known = await known_ids(backend, tasks)
+        try:
+            await pusher.push_all(tasks)
+        except JobqError as error:
+            if pusher.count:
+                error.add_note(f"the first {pusher.count} tasks are queued")
+            raise
+        except BaseException as error:
+            if is_cancellation(error):
+                raise Interrupted(pusher.summary(), pusher.doubtful) from None
+            raise
+        pusher.known += len(known)
+        terminal.say(pusher.summary())
+        return 0
+
+    return how.connected(push, interruptible=True, brief=how.echo.kept is None)

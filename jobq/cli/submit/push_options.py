@@ -49,10 +49,17 @@ def check_sources(
     call: str | None,
     spec: str | None,
     id_: str | None,
+    *,
+    is_sweep: bool,
 ) -> None:
     """Raise UsageError unless tasks come from exactly one place."""
     if argv == ():
         raise click.UsageError("no program after `--`")
+    if is_sweep and (file is not None or call is not None or spec is not None or id_ is not None):
+        raise click.UsageError(
+            "--grid and --each fill in a -c COMMAND, or a program after `--`; a FILE, --call, --spec and --id do not go"
+            " with them (records of a file: --each FILE.csv)"
+        )
     places = (file is not None) + bool(commands) + (argv is not None) + (call is not None) + (spec is not None)
     if places > 1:
         if len(commands) == 1 and file is not None and not (call or spec or Path(file).exists()):
@@ -64,7 +71,7 @@ def check_sources(
         raise click.UsageError(
             "--id names one task: give it with one -c, --call or a program; JSON lines have ids of their own"
         )
-    if not places and terminal.has_terminal_input():
+    if not places and not is_sweep and terminal.has_terminal_input():
         raise click.UsageError(
             "nothing to queue: give -c COMMAND, a FILE, `-` to type or pipe lines, --call FUNCTION, or -- PROGRAM"
         )

@@ -8,11 +8,15 @@ the line's offset, and a queue that knows ids again (S8) takes none twice.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
+
+import click
 
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
-from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
+from jobq.cli.submit.cursor_lease import CursorLease, push_under_cursor, saying_how_to_go_on
+from jobq.cli.submit.push_given import HowToPush
 from jobq.errors import MalformedTask
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
@@ -22,6 +26,39 @@ from jobq.submit.resumable_file import WalkedFile
 from jobq.task import Task
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def push_file_resumably(how: HowToPush, name: str, file: str | None, *, accepts_changes: bool) -> int:
+    """Queue what is left of a file; return the exit code."""
+    if file is None or file == "-":
+        raise click.UsageError("--resume reads a FILE, which it can read again from its middle; a pipe cannot be")
+    check_resumable(how, accepts_changes=accepts_changes)
+    walked = how.ctx.with_resource(WalkedFile(Path(file), terminal.say))
+
+    def resumable(pusher: Pusher, cursor: CursorLease) -> Resumable:
+        return Resumable(
+            pusher=pusher,
+            cursor=cursor,
+            name=name,
+            file=walked,
+            template=how.template,
+            accepts_changes=accepts_changes,
+        )
+
+    async def ids() -> list[str]:
+        return await _ids_of(walked, how.template, name)
+
+    return push_under_cursor(how, f"push:{name}", lambda pusher, cursor: resumable(pusher, cursor).run(), ids)
+
+
+def check_resumable(how: HowToPush, *, accepts_changes: bool) -> None:
+    """Raise UsageError for options that a push which goes on by itself cannot have."""
+    if how.template.by_content:
+        raise click.UsageError("--resume knows what it has queued by itself: leave out --dedup-by-content")
+    if how.template.delay is not None:
+        raise click.UsageError("--delay counts from when a line is read, so it cannot be the same again with --resume")
+    if how.echo.kept is not None and accepts_changes:
+        raise click.UsageError("--wait finds its tasks by what is read, which --accept-changes lets change")
 
 
 @dataclass(kw_only=True)
@@ -79,17 +116,6 @@ class Resumable:
         self._say_more()
         return 0
 
-    async def ids(self) -> list[str]:
-        """Return the ids of all tasks of the file, also of those that an earlier run has queued."""
-        found: list[str] = []
-        fetch, after = self.file.lines(), None
-        while True:
-            page = await fetch(after, BATCH_TASKS)
-            found += [task.id for line in page.items if (task := self._task(line)) is not None]
-            if page.is_last:
-                return found
-            after = page.after
-
     def _say_more(self) -> None:
         if self.file.has_more():
             terminal.say(
@@ -111,8 +137,24 @@ class Resumable:
         await self.pusher.push_all(tasks)
 
     def _task(self, line: Line) -> Task | None:
-        content = line.content.removeprefix(_BYTE_ORDER_MARK) if line.offset == 0 else line.content
-        return self.template.task_of_line(content, f"{self.name}.{line.offset}")
+        return _task_of(line, self.template, self.name)
+
+
+async def _ids_of(file: WalkedFile, template: TaskOptions, name: str) -> list[str]:
+    """Return the ids of all tasks of a file, also of those that an earlier run has queued."""
+    found: list[str] = []
+    fetch, after = file.lines(), None
+    while True:
+        page = await fetch(after, BATCH_TASKS)
+        found += [task.id for line in page.items if (task := _task_of(line, template, name)) is not None]
+        if page.is_last:
+            return found
+        after = page.after
+
+
+def _task_of(line: Line, template: TaskOptions, name: str) -> Task | None:
+    content = line.content.removeprefix(_BYTE_ORDER_MARK) if line.offset == 0 else line.content
+    return template.task_of_line(content, f"{name}.{line.offset}")
 
 
 def _fingerprint(template: TaskOptions) -> str:

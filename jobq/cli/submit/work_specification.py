@@ -16,6 +16,7 @@ from jobq.backend import Backend
 from jobq.cli.display import format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import heard
+from jobq.cli.submit.push_given import HowToPush
 from jobq.errors import JobqError
 from jobq.submit.input_lines import TaskOptions
 from jobq.submit.pusher import Pusher
@@ -80,6 +81,17 @@ def _imported(name: str, module_name: str) -> Any:
             ) from None
         _print_theirs(error)
         raise click.UsageError(f"--spec {name}: cannot import {module_name}: {_named(error)}") from None
+
+
+def push_listed(how: HowToPush, name: str, *, dry_run: bool) -> int:
+    """Queue what the specification MODULE:NAME lists, in a dry run print it instead; return the exit code."""
+    with terminal.data_apart():
+        found = specification_of(name)
+        return how.connected(
+            lambda backend: push_specification(
+                how.pusher(backend), found, how.template, backend=backend, dry_run=dry_run, as_json=how.echo.as_json
+            )
+        )
 
 
 async def push_specification(

@@ -44,7 +44,7 @@ def test_rows_become_tasks_that_say_what_they_hold(jobq: Jobq) -> None:
     other = jobq("demo", "fanout", "users", "--priority", "2", *SQL, "-c", "printf %s", code=2)
     assert "begun with another command" in other.err
     assert len(jobq.waiting()) == len(tasks)
-    jobq("demo", "fanout", "users2", *SQL, "-c", """printf '%s' "$FANOUT_id:" "$FANOUT_name" "=${FANOUT_none}." """)
+    jobq("demo", "fanout", "users2", *SQL, "-c", """printf '%s' "$PARAM_id:" "$PARAM_name" "=${PARAM_none}." """)
     assert [said_by(task) for task in jobq.waiting()[len(tasks) :]] == expected
 
 
@@ -55,18 +55,18 @@ def test_batches_of_lines(jobq: Jobq) -> None:
     assert "could pass for an option" in result.error["message"], "-e is the last batch's first"
     fanout = ("demo", "fanout", "files2", "--lines", "files", "--batch", "4")
     jobq(*fanout, "--", "printf", "[%s]", "{number}", "--", "{items}")
-    jobq(*fanout[:2], "files3", *fanout[3:], "-c", """printf '[%s]' "$FANOUT_number" -- "$@" """)
+    jobq(*fanout[:2], "files3", *fanout[3:], "-c", """printf '[%s]' "$PARAM_number" -- "$@" """)
     assert [said_by(task) for task in jobq.waiting()] == ["[1][--][a][b c][-e]", "[2][--][d][f]"] * 2
 
 
 def test_a_batch_is_the_same_across_pages(jobq: Jobq) -> None:
     (jobq.folder / "many").write_text("".join(f"{number}\n" for number in range(1, 1306)))
-    jobq("demo", "fanout", "n", "--lines", "many", "--batch", "3", "-c", 'echo "$FANOUT_first"')
+    jobq("demo", "fanout", "n", "--lines", "many", "--batch", "3", "-c", 'echo "$PARAM_first"')
     ranges = [(str(first), str(min(first + 2, 1305)), "3") for first in range(1, 1305, 3)]
     assert [
-        tuple(task.env[f"FANOUT_{name}"] for name in ("first", "last", "count")) for task in jobq.waiting()
+        tuple(task.env[f"PARAM_{name}"] for name in ("first", "last", "count")) for task in jobq.waiting()
     ] == ranges
-    assert set(jobq.commands()) == {'set -- "$ITEM_1" "$ITEM_2" "$ITEM_3"\necho "$FANOUT_first"'}
+    assert set(jobq.commands()) == {'set -- "$ITEM_1" "$ITEM_2" "$ITEM_3"\necho "$PARAM_first"'}
 
 
 def test_an_interrupted_fanout_goes_on_and_adds_nothing_twice(jobq: Jobq) -> None:
@@ -96,7 +96,7 @@ def test_what_cannot_work_is_told_before_anything_is_done(jobq: Jobq) -> None:
         (("--lines", "f", "--"), 2, "what to run"),
         (("--lines", "f", "-c", "echo", "--", "echo", "{line}"), 2, "what to run"),
         (("--lines", "f", "--", "echo", "{nmae}"), 2, "no field {nmae}; there are: line, number, offset"),
-        (("--lines", "f", "-c", "echo {line}"), 2, 'write "$FANOUT_line" there'),
+        (("--lines", "f", "-c", "echo {line}"), 2, 'write "$PARAM_line" there'),
         (("--lines", "f", "--batch", "2", "-c", "echo {items}"), 2, 'write "$@" there'),
         (("--lines", "f", "--batch", "2", "--", "echo", "a{items}"), 2, "{items} is many words"),
         (("--lines", "missing", "-c", "echo"), 2, "cannot read missing: No such file"),
@@ -125,7 +125,7 @@ def test_a_worker_runs_what_was_meant(jobq: Jobq) -> None:
     names = ["a$(touch PWN).txt", "it's", '"; touch PWN; "', "two  words", "a[$(touch PWN)]", "x" * 100_000]
     (jobq.folder / "names").write_text("".join(f"{name}\n" for name in names))
     write = 'import sys; print(sys.argv[1], file=open("out", "a"))'
-    jobq("demo", "fanout", "n", "--lines", "names", "-c", 'out=$(basename -- "$FANOUT_line"); echo "$out" >> out')
+    jobq("demo", "fanout", "n", "--lines", "names", "-c", 'out=$(basename -- "$PARAM_line"); echo "$out" >> out')
     jobq("demo", "fanout", "n2", "--lines", "names", "--", sys.executable, "-c", write, "{line}")
     jobq("demo", "worker", env={"JOBQ_TASK_ENV": "clean"})
     assert sorted((jobq.folder / "out").read_text().splitlines()) == sorted(2 * names)
@@ -217,3 +217,23 @@ def test_rows_with_bytes_are_refused_or_left_out(jobq: Jobq) -> None:
     assert "left out: the row with id 0: name: bytes" in jobq(*fanout, "--skip-refused", *run).err
     assert [said_by(task) for task in jobq.waiting()] == ["two words\n"]
     assert "goes with --lines" in jobq(*fanout, "--accept-changes", *run, code=2).err
+
+
+def test_a_fanout_that_was_begun_with_the_former_names_goes_on(jobq: Jobq) -> None:
+    """Its tasks are those that a version before has made, under their ids; one line says how they are called now."""
+    (jobq.folder / "f").write_text("a\n")
+    result = jobq("demo", "fanout", "n", "--lines", "f", "-c", 'echo "$FANOUT_line"')
+    assert result.err.count("FANOUT_name is PARAM_name now") == 1
+    (task,) = jobq.waiting()
+    assert (task.id, set(task.env)) == ("n.0.5d6e17fa8422", {"FANOUT_line", "FANOUT_number", "FANOUT_offset"})
+    assert "FANOUT" not in jobq("demo", "fanout", "n2", "--lines", "f", "-c", 'echo "$PARAM_line"').err
+
+
+def test_a_dry_run_shows_the_first_three_tasks(jobq: Jobq) -> None:
+    (jobq.folder / "f").write_text("a\n\nb\nc\nd\n")
+    fanout = ("demo", "fanout", "n", "--dry-run", "--lines", "f")
+    assert jobq(*fanout, "--", "wc", "--", "{line}").lines == ["wc -- a", "wc -- b"]
+    result = jobq(*fanout, "--batch", "2", "-c", 'wc -- "$@"')
+    assert len(result.lines) == 3
+    assert "nothing is queued" in result.err
+    assert not jobq.file.exists()

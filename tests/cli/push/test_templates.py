@@ -1,4 +1,4 @@
-"""Templates of `fanout`: no value says anything but itself, in whatever context it stands (A2)."""
+"""Templates of commands: no value says anything but itself, in whatever context it stands (A2)."""
 
 from pathlib import Path
 
@@ -13,22 +13,22 @@ from tests.cli.push.shells import HOSTILE, said_by
 VALUES = ["", *HOSTILE, "x" * 100_000]
 # Where a shell may read a variable; each prints its value, or in single quotes and a quoted here-document its name.
 CONTEXTS = {
-    "double quotes": 'printf %s "$FANOUT_v"',
-    "within a word": 'printf %s a"${FANOUT_v}"b',
-    "an assignment": 'V=$FANOUT_v; printf %s "$V"',
-    "a substitution": 'printf %s "$(printf %s. "$FANOUT_v")"',
-    "backticks": 'printf %s "`printf %s. "$FANOUT_v"`"',
-    "a default": 'printf %s "${NOTHING:-$FANOUT_v}"',
-    "a here-document": "cat <<EOF\n$FANOUT_v\nEOF",
-    "a case": 'case "$FANOUT_v" in "$FANOUT_v") printf %s "$FANOUT_v";; esac',
-    "an argument of a script": "sh -c 'printf %s \"$1\"' sh \"$FANOUT_v\"",
-    "an inner shell": "sh -c 'printf %s \"$FANOUT_v\"'",
-    "a quoted here-document": "cat <<'EOF'\n$FANOUT_v\nEOF",
-    "single quotes": "printf %s '$FANOUT_v'",
-    "a comment": "printf %s ok # $FANOUT_v",
-    "no quotes": "printf %s. $FANOUT_v",
+    "double quotes": 'printf %s "$PARAM_v"',
+    "within a word": 'printf %s a"${PARAM_v}"b',
+    "an assignment": 'V=$PARAM_v; printf %s "$V"',
+    "a substitution": 'printf %s "$(printf %s. "$PARAM_v")"',
+    "backticks": 'printf %s "`printf %s. "$PARAM_v"`"',
+    "a default": 'printf %s "${NOTHING:-$PARAM_v}"',
+    "a here-document": "cat <<EOF\n$PARAM_v\nEOF",
+    "a case": 'case "$PARAM_v" in "$PARAM_v") printf %s "$PARAM_v";; esac',
+    "an argument of a script": "sh -c 'printf %s \"$1\"' sh \"$PARAM_v\"",
+    "an inner shell": "sh -c 'printf %s \"$PARAM_v\"'",
+    "a quoted here-document": "cat <<'EOF'\n$PARAM_v\nEOF",
+    "single quotes": "printf %s '$PARAM_v'",
+    "a comment": "printf %s ok # $PARAM_v",
+    "no quotes": "printf %s. $PARAM_v",
 }  # fmt: skip
-NOT_EXPANDED = {"a quoted here-document": "$FANOUT_v\n", "single quotes": "$FANOUT_v", "a comment": "ok"}
+NOT_EXPANDED = {"a quoted here-document": "$PARAM_v\n", "single quotes": "$PARAM_v", "a comment": "ok"}
 AROUND = {
     "within a word": ("a", "b"),
     "a substitution": ("", "."),
@@ -54,7 +54,7 @@ def test_no_value_is_code_in_any_context_of_a_shell(context: str, shell: str, tm
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
 def test_a_command_for_the_shell_is_the_same_whatever_the_values_are(value: str) -> None:
     filled = ShellTemplate("echo -- $v").filled({"v": value, "count(*)": "3"})
-    assert filled == {"command": "echo -- $v", "env": {"FANOUT_v": value}}
+    assert filled == {"command": "echo -- $v", "env": {"PARAM_v": value}}
 
 
 def test_items_are_the_arguments_of_a_command_for_the_shell(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_braces_around_anything_but_a_name_stay(word: str, filled: str) -> None:
 def test_a_field_in_a_command_for_the_shell_is_refused_and_told_how_to_write() -> None:
     """Versions before filled it in: to leave it to the shell would run something else in silence."""
     for text in ("echo {v}", "echo '{v}'", "echo {{v}}", "wc --x={v}", "echo $(({v}+1))"):
-        with pytest.raises(InvalidTemplate, match=r'\{v\} is not filled in .* write "\$FANOUT_v" there'):
+        with pytest.raises(InvalidTemplate, match=r'\{v\} is not filled in .* write "\$PARAM_v" there'):
             ShellTemplate(text).check({"v", "w"})
     with pytest.raises(InvalidTemplate, match=r'write "\$@" there'):
         ShellTemplate("wc -l -- {items}").check({"items"}, many="items")
@@ -147,12 +147,12 @@ def test_a_field_in_a_word_that_is_no_code_stays(words: list[str]) -> None:
 
 def test_a_variable_that_no_record_has_is_refused() -> None:
     """It was empty in each task, and all of them succeeded."""
-    for text in ('echo "$FANOUT_nmae"', 'rm -rf "/data/${FANOUT_nmae}"', "echo ${#FANOUT_nmae}"):
-        with pytest.raises(InvalidTemplate, match=r"no variable \$FANOUT_nmae; there are: \$FANOUT_id, \$FANOUT_name"):
+    for text in ('echo "$PARAM_nmae"', 'rm -rf "/data/${PARAM_nmae}"', "echo ${#PARAM_nmae}"):
+        with pytest.raises(InvalidTemplate, match=r"no variable \$PARAM_nmae; there are: \$PARAM_id, \$PARAM_name"):
             ShellTemplate(text).check({"id", "name"})
-    with pytest.raises(InvalidTemplate, match=r'no variable \$FANOUT_line; there are: \$FANOUT_first, .*are "\$@"'):
-        ShellTemplate('echo "$FANOUT_line"').check({"first", "items"}, many="items")
-    ShellTemplate('echo "${FANOUT_id:-none}" "$HOME" $FANOUT').check({"id"})
+    with pytest.raises(InvalidTemplate, match=r'no variable \$PARAM_line; there are: \$PARAM_first, .*are "\$@"'):
+        ShellTemplate('echo "$PARAM_line"').check({"first", "items"}, many="items")
+    ShellTemplate('echo "${PARAM_id:-none}" "$HOME" $FANOUT').check({"id"})
 
 
 def test_unknown_fields_and_words_without_any_are_refused() -> None:
@@ -163,10 +163,10 @@ def test_unknown_fields_and_words_without_any_are_refused() -> None:
 
 
 def test_a_value_that_no_program_could_be_given_is_refused_before_it_is_queued() -> None:
-    shell, argv = ShellTemplate('printf %s "$FANOUT_v" | wc -c'), ArgvTemplate(["printf", "%s", "{v}"])
-    fits = "x" * (128 * 1024 - len("FANOUT_v=") - 1)
+    shell, argv = ShellTemplate('printf %s "$PARAM_v" | wc -c'), ArgvTemplate(["printf", "%s", "{v}"])
+    fits = "x" * (128 * 1024 - len("PARAM_v=") - 1)
     assert said_by(shell.filled({"v": fits})).strip() == str(len(fits))
-    with pytest.raises(MalformedTask, match="FANOUT_v: its value has 131073 bytes"):
+    with pytest.raises(MalformedTask, match="PARAM_v: its value has 131073 bytes"):
         shell.filled({"v": fits + "x"})
     fits = "x" * (128 * 1024 - 1)
     assert said_by(argv.filled({"v": fits})) == fits
@@ -189,3 +189,28 @@ def test_a_word_that_could_pass_for_an_option_is_refused(value: str) -> None:
     for allowed in (["rm", "--", "{v}"], ["rm", "-f", "--", "a", "{v}"], ["rm", "./{v}"], ["rm", "--file={v}"]):
         (*_, last) = ArgvTemplate(allowed).filled({"v": value})["argv"]
         assert last.endswith(value)
+
+
+def test_a_field_beside_white_space_is_refused() -> None:
+    """Such a word is the text of a program that nobody here knows, as `ssh host 'cat {v}'`."""
+    for word in ("cat {v}", "{v} ", "a\t{v}", "a\nb{v}"):
+        with pytest.raises(InvalidTemplate, match=r"\{v\} stands in a word with white space, .* word of its own"):
+            ArgvTemplate(["ssh", "host", word]).check({"v"})
+    ArgvTemplate(["ssh", "host", "echo {{v}} $1", "{v}"]).check({"v"})
+
+
+def test_former_names_of_variables_serve_in_a_fanout() -> None:
+    """What names these alone has these alone: the same task as before, under the same id (ruling 20)."""
+    fields = {"v": "x", "w": "y"}
+    for text, names in (
+        ("echo $FANOUT_v", {"FANOUT_v", "FANOUT_w"}),
+        ("echo $PARAM_v", {"PARAM_v", "PARAM_w"}),
+        ("./script", {"FANOUT_v", "FANOUT_w", "PARAM_v", "PARAM_w"}),
+        ("echo $PARAM_v $FANOUT_w", {"FANOUT_v", "FANOUT_w", "PARAM_v", "PARAM_w"}),
+    ):
+        template = ShellTemplate(text, takes_former=True)
+        template.check(fields)
+        assert template.filled(fields)["env"].keys() == names
+    with pytest.raises(InvalidTemplate, match=r"no variable \$FANOUT_x; there are: \$FANOUT_v, \$FANOUT_w"):
+        ShellTemplate("echo $FANOUT_x", takes_former=True).check(fields)
+    assert ShellTemplate("./script").filled(fields)["env"].keys() == {"PARAM_v", "PARAM_w"}

@@ -17,7 +17,7 @@ from tests.cli.conftest import Jobq
 LISTS = {
     "allow_commands": ("train", "/opt/eval", r"^sleep \d+", r"^echo [a-z ]*"),
     "allow_calls": ("package.train:run",),
-    "allow_variables": ("SEED", "FANOUT_*"),
+    "allow_variables": ("SEED", "PARAM_*"),
 }
 
 
@@ -41,7 +41,7 @@ LISTS = {
         ({"call": "package.train:run"}, None),
         ({"call": "package.train:run.__globals__"}, "package.train:run.__globals__"),
         ({"call": "os:system", "kwargs": {"command": "id"}}, "os:system"),
-        ({"argv": ["train"], "env": {"SEED": "1", "FANOUT_lr": "2"}}, None),
+        ({"argv": ["train"], "env": {"SEED": "1", "PARAM_lr": "2"}}, None),
         ({"command": "sleep 5", "env": {"BASH_ENV": "$(id > /tmp/out)"}}, "variable BASH_ENV"),
         ({"argv": ["train"], "env": {"SEED": "1", "LD_PRELOAD": "/tmp/x.so"}}, "variable LD_PRELOAD"),
         ({"argv": ["train"], "env": {"seed": "1"}}, "variable seed"),
