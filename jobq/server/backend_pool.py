@@ -105,9 +105,8 @@ class BackendPool:
             self._looked_at = time.monotonic()
             await self.names()
         if name not in self._known:
-            raise RequestRefused(
-                404, "queue_not_found", f"queue {name!r} does not exist; make it with PUT /api/queues/{name}"
-            )
+            made_by = f"`jobq QUEUE create` makes it, or PUT /api/queues/{name}"
+            raise RequestRefused(404, "queue_not_found", f"queue {name!r} does not exist; {made_by}")
 
     async def _use(self, name: str) -> Backend:
         found = self._open.get(name)

@@ -69,6 +69,11 @@ def test_a_secret_in_a_spec_is_refused_and_not_repeated(jobq: Jobq, at: str) -> 
     assert CANARY not in done.out + done.err or ";" in at
 
 
+def test_a_queue_that_is_missing_is_made_by_a_command_that_can_be_copied(jobq: Jobq, served: HttpServer) -> None:
+    spec = f"{served.url}/nobody-made-this"
+    assert f"does not exist; `jobq {spec} create` makes it" in jobq(spec, "size", code=4).err
+
+
 def test_exit_codes(jobq: Jobq, served: HttpServer) -> None:
     away = "http://127.0.0.1:1/demo"
     first, second = jobq.all([away, "size"], [away, "push", "-c", "true"], code=75)
