@@ -211,8 +211,6 @@ _ERRORS: Final[dict[str, type[JobqError]]] = {
     "refused": ConfigurationError,
     "exists": ConfigurationError,
     "malformed_request": ConfigurationError,
-    "no_such_path": ConfigurationError,
-    "no_such_method": ConfigurationError,
     "not_json": ConfigurationError,
     "head_too_large": ConfigurationError,
     "too_many_queues": ConfigurationError,
@@ -233,6 +231,8 @@ def _error_of(url: str, status: int, code: str, message: str) -> Exception:
             f"{url} wants a good token; put it into JOBQ_HTTP_TOKEN. Of a service on this machine its owner's commands"
             " find it by themselves, below the same JOBQ_HOME"
         )
+    if code in ("no_such_path", "no_such_method"):
+        return ConfigurationError(f"{url} knows no such request: the service is older than this jobq; update it")
     kind = _ERRORS.get(code)
     if kind is None:
         return NoAnswer(f"{url}: HTTP {status}: {message}")

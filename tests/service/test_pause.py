@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from jobq.errors import ConfigurationError
+from jobq.settings import Settings
+from jobq.spec import resolve
+from jobq_http.backend import HttpBackend
 from tests.cli.conftest import Jobq
 from tests.service.server import running
 
@@ -31,3 +35,12 @@ def test_a_worker_that_may_not_count_is_told_of_the_pause_all_the_same(jobq: Job
             assert "it was paused for" in jobq(spec, "resume", env=owner).err
             assert "ran" in [each.get("line") for each in events]
         assert worker.returncode == 0
+
+
+async def test_a_service_that_is_older_is_named(tmp_path: Path) -> None:
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
+        async with resolve(f"{server.url}/demo", Settings()) as queue:
+            await queue.create()
+            assert isinstance(queue, HttpBackend)
+            with pytest.raises(ConfigurationError, match="the service is older than this jobq; update it"):
+                await queue._ask("PUT", "/what-a-later-version-asks-for")
