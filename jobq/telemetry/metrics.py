@@ -175,9 +175,9 @@ class QueueMetrics(Collector):
             unfinished = GaugeMetricFamily("jobq_queue_unfinished_tasks", text, labels=_LABELS)
             unfinished.add_metric(self._labels, stats.unfinished)
             yield unfinished
-        paused = GaugeMetricFamily("jobq_queue_paused", "Whether nothing is handed out: 1 or 0.", labels=_LABELS)
-        paused.add_metric(self._labels, stats.paused is not None)
-        yield paused
+            paused = GaugeMetricFamily("jobq_queue_paused", "Whether nothing is handed out: 1 or 0.", labels=_LABELS)
+            paused.add_metric(self._labels, stats.paused is not None)
+            yield paused
         if oldest is not None:
             text = "How long the oldest task that could start has waited."
             age = GaugeMetricFamily("jobq_queue_oldest_task_age_seconds", text, labels=_LABELS)

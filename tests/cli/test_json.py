@@ -64,6 +64,8 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "create": (("demo", "create"), 0, {"queue"}),
     "delete": (("demo", "delete", "--force"), 0, {"queue", "deleted"}),
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
+    "pause": (("demo", "pause"), 0, {"queue", "paused"}),
+    "resume": (("demo", "resume"), 0, {"queue", "paused"}),
     "emulator service-bus": (
         ("emulator", "service-bus", "--time-limit", "100ms"),
         0,

@@ -175,8 +175,10 @@ def test_missing_queue(jobq: Jobq) -> None:
     """It said first that it had started."""
     for log_format in ("text", "json"):
         result = jobq("demo", "worker", "--log-format", log_format, code=4)
-        assert len(result.err.splitlines()) == 1
-        assert "queue 'demo' does not exist" in result.err
+        # A worker sees to what another one of this user has left that was killed, as those of other tests are.
+        own = [line for line in result.err.splitlines() if "that a worker left when it was killed" not in line]
+        assert len(own) == 1
+        assert "queue 'demo' does not exist" in own[0]
 
 
 def test_help_shows_defaults(jobq: Jobq) -> None:
