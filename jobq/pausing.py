@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import math
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from jobq.errors import ConfigurationError
 from jobq.formats import durations
 from jobq.formats.lazy_dataclass import dataclass
 
+_LATEST: Final = 1e12  # seconds since the epoch that a mark may name
 MOST_CHARACTERS: Final = 200  # of a reason, and of who paused it
 
 
@@ -40,9 +42,12 @@ class Pause:
             return None
         try:
             fields = json.loads(text)
-            return cls(at=float(fields["at"]), by=str(fields["by"]), reason=str(fields["reason"]))
-        except (ValueError, TypeError, KeyError):
-            return cls(at=time.time(), by="somebody", reason=text[:MOST_CHARACTERS])
+            at, by, reason = float(fields["at"]), str(fields["by"]), str(fields["reason"])
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            at, by, reason = math.nan, "somebody", text
+        if not 0 <= at < _LATEST:
+            at = time.time()
+        return cls(at=at, by=by[:MOST_CHARACTERS], reason=reason[:MOST_CHARACTERS])
 
     def __str__(self) -> str:
         """Return it for people: `paused for 12m by ada@host: GPU driver update`."""

@@ -255,7 +255,8 @@ class SqliteBackend:
 
     async def _mark(self, mark: Pause | None) -> Pause | None:
         connection, queue = await self._linked()
-        return await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
+        with self._looked_up_again():
+            return await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""
@@ -286,9 +287,10 @@ class SqliteBackend:
         """Put dead letters back, in short transactions."""
         connection, queue = await self._linked()
         try:
-            found = await connection.each(
-                ids, lambda database, now, id_: queue_admin.redrive(database, queue, id_, now)
-            )
+            with self._looked_up_again():
+                found = await connection.each(
+                    ids, lambda database, now, id_: queue_admin.redrive(database, queue, id_, now)
+                )
         finally:
             self._wake()
         return list(compress(ids, found))
@@ -296,13 +298,15 @@ class SqliteBackend:
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters, in short transactions."""
         connection, queue = await self._linked()
-        found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
+        with self._looked_up_again():
+            found = await connection.each(ids, lambda database, _, id_: queue_admin.purge_dead(database, queue, id_))
         return list(compress(ids, found))
 
     async def delete(self, *, only_empty: bool = False) -> None:
         """Delete the queue, at once, and all in it, in short transactions; its named leases stay (S3)."""
         connection, queue = await self._linked()
-        await connection.submit(lambda database, _: queue_admin.delete(database, queue, only_empty=only_empty))
+        with self._looked_up_again():
+            await connection.submit(lambda database, _: queue_admin.delete(database, queue, only_empty=only_empty))
         self._link = None
         await self._forget_deleted(connection)
 

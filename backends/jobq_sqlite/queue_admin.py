@@ -11,7 +11,7 @@ from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
-from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now
+from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now, confirm
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
 # index before they are merged, so that a deep queue is not sorted.
@@ -69,6 +69,7 @@ def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:
 
 def pause(database: sqlite3.Connection, queue: int, mark: Pause | None) -> Pause | None:
     """Set or take away the mark by which nothing is handed out; return the former one."""
+    confirm(database, queue)
     former = paused(database, queue)
     database.execute("UPDATE queue SET paused = ? WHERE queue_id = ?", (None if mark is None else mark.encode(), queue))
     return former
@@ -108,8 +109,10 @@ def delete(database: sqlite3.Connection, queue: int, *, only_empty: bool) -> Non
     Its ids are free then: what is pushed under them begins above all that it has handed out (S3).
 
     Raises:
+        QueueNotFound: it was deleted before.
         QueueNotEmpty: it holds a task or a dead letter, and is not to be deleted then.
     """
+    confirm(database, queue)
     if only_empty and database.execute(_HOLDS, (queue,)).fetchone() is not None:
         raise QueueNotEmpty("tasks have come meanwhile, so it is not deleted")
     database.execute("UPDATE host SET epoch = max(epoch, highest_epoch) + 1")
@@ -159,6 +162,7 @@ def dead_page(
 
 def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:
     """Put a dead letter back with a raised epoch (S3); bytes that are no task go back as they are."""
+    confirm(database, queue)
     row = database.execute(
         "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
     ).fetchone()
@@ -179,6 +183,7 @@ def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> boo
 
 def purge_dead(database: sqlite3.Connection, queue: int, id_: str) -> bool:
     """Delete a dead letter for good; its id is forgotten."""
+    confirm(database, queue)
     database.execute(
         "DELETE FROM attempt WHERE seq IN (SELECT seq FROM task WHERE queue_id = ? AND id = ? AND state = 'dead')",
         (queue, id_),

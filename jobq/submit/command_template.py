@@ -55,8 +55,8 @@ class ShellTemplate:
 
     Args:
         text: of the command.
-        takes_former: whether variables may have their former names. One that names these alone has these alone, so that
-            its tasks are those that a version before has made; one that names none has both, for what it starts.
+        takes_former: whether variables may have their former names. One that names none by its present name has those
+            alone, for what it starts too: its tasks, and their ids, are those that a version before has made.
 
     Attributes:
         prefixes: of its variables.
@@ -64,8 +64,10 @@ class ShellTemplate:
 
     def __init__(self, text: str, *, takes_former: bool = False) -> None:
         self.text = text
-        both = (PREFIX, FORMER_PREFIX) if takes_former else (PREFIX,)
-        self.prefixes: Final = tuple(prefix for prefix in both if prefix in text) or both
+        named = {
+            prefix for prefix in (PREFIX, FORMER_PREFIX) for name in _VARIABLE.findall(text) if name.startswith(prefix)
+        }
+        self.prefixes: Final = tuple(sorted(named)) or (FORMER_PREFIX,) if takes_former else (PREFIX,)
 
     def check(self, fields: Collection[str], many: str = "") -> None:
         """Raise InvalidTemplate for a variable that no record has, and for a field in braces: those are for argv."""

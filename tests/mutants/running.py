@@ -346,9 +346,10 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a worker takes a paused queue for an empty one",
         file="jobq/run/worker/empty_queue.py",
-        text="        if is_over and self._is_paused(await receiving.paused(), now):\n",
-        wrong="        if is_over and self._is_paused(await receiving.paused(), now) and False:\n",
-        test="tests/cli/test_pause.py::test_a_worker_waits_for_the_end_of_the_pause",
+        text="            if self._is_paused(mark, now) or (was_paused and mark is None):\n",
+        wrong="            if False:\n",
+        test="tests/unit/run/test_empty_queue.py"
+        "::test_a_pause_that_ends_after_an_empty_look_is_followed_by_another_look",
     ),
     Mutant(
         name="what a deleted queue's ids name anew has lower tokens",

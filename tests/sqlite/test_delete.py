@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
+from jobq.pausing import Pause
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_sqlite.backend import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
@@ -133,3 +134,25 @@ async def test_who_makes_a_queue_takes_away_what_a_delete_has_left(tmp_path: Pat
     async with backend(file) as queue:
         await queue.create()
     assert ask(file.path, "SELECT count(*) FROM task") == [(0,)]
+
+
+async def test_an_operator_who_had_it_open_is_told_too(tmp_path: Path) -> None:
+    """The service answered that the queue was paused: the mark stood on the one that was deleted."""
+    file = virtual_file(tmp_path)
+    async with backend(file) as stale, backend(file) as another:
+        uses = (
+            lambda: stale.pause(Pause(at=0.0, by="ada@host")),
+            stale.resume,
+            lambda: stale.redrive(["id"]),
+            lambda: stale.purge_dead(["id"]),
+            stale.delete,
+        )
+        for use in uses:
+            await stale.create()
+            await stale.push(tasks(1))
+            await another.delete()
+            await another.create()
+            with pytest.raises(QueueNotFound, match="was deleted meanwhile"):
+                await use()
+            await use()
+            assert not await another.queues() if use == stale.delete else await another.queues() == ["q"]

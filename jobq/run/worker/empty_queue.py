@@ -46,6 +46,7 @@ class EmptyQueue:
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._since: float | None = None  # boottime in seconds of the look that found the queue empty
         self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
+        self._mark: Pause | None = None
         self._paused_since: float | None = None  # boottime in seconds of the look that found it paused
         self._on_pause = on_pause
 
@@ -74,8 +75,8 @@ class EmptyQueue:
         end = now + _LONG_WAIT.total_seconds()
         if not self._attempts:
             end = min(end, max(self._since + self._idle, now, *self._due.values()))
-            if self._paused_since is not None:
-                end = min(now + _LOOK_AGAIN.total_seconds(), self._paused_since + self._longest_pause)
+            if self._paused_since is not None and (stays := self._paused_since + self._longest_pause) > now:
+                end = min(now + _LOOK_AGAIN.total_seconds(), stays)
         if self._left_by_others:
             end = min(end, now + _LOOK_AGAIN.total_seconds())
         return timedelta(seconds=end - now)
@@ -98,8 +99,10 @@ class EmptyQueue:
         if self._due and not busy and await receiving.is_bare():
             self._due.clear()
         is_over = not busy and now >= self._since + self._idle
-        if is_over and self._is_paused(await receiving.paused(), now):
-            return False
+        if is_over:
+            mark, was_paused = await receiving.paused(self._mark), self._mark is not None
+            if self._is_paused(mark, now) or (was_paused and mark is None):
+                return False  # in the latter case its end came after the look that found nothing
         if is_over:
             await self._leftovers.end_leases_of_the_dead()
             if self._leftovers.last_ended >= looked_at:
@@ -110,10 +113,11 @@ class EmptyQueue:
 
     def _is_paused(self, mark: Pause | None, now: float) -> bool:
         """Return whether the worker is to stay since the queue is paused, which is no empty one."""
-        if mark is None and self._paused_since is not None:
+        was_paused, self._mark = self._mark is not None, mark
+        if mark is None and was_paused:
             self._paused_since = None
             self._on_pause(None)
-        elif mark is not None and self._paused_since is None:
+        elif mark is not None and not was_paused:
             self._paused_since = now
             self._on_pause(mark)
         return self._paused_since is not None and now < self._paused_since + self._longest_pause

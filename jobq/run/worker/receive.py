@@ -147,15 +147,15 @@ class Receiving:
                 raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
 
-    async def paused(self) -> Pause | None:
-        """Return the mark by which nothing is handed out; None also where nobody says."""
+    async def paused(self, known: Pause | None) -> Pause | None:
+        """Return the mark by which nothing is handed out; what was known of it where there is no answer (L4)."""
         if not isinstance(self._backend, Pausable):
             return None
         try:
             async with asyncio.timeout(RECEIVE_SECONDS):
                 return await self._backend.paused()
         except (JobqError, TimeoutError):
-            return None
+            return known
 
     async def is_bare(self) -> bool:
         """Return whether the queue holds nothing at all, so that nothing can come back: cleared, or worked off."""

@@ -200,12 +200,14 @@ def test_a_field_beside_white_space_is_refused() -> None:
 
 
 def test_former_names_of_variables_serve_in_a_fanout() -> None:
-    """What names these alone has these alone: the same task as before, under the same id (ruling 20)."""
+    """What names none by its present name has these alone: the task of the version before, under its id (ruling 20)."""
     fields = {"v": "x", "w": "y"}
     for text, names in (
         ("echo $FANOUT_v", {"FANOUT_v", "FANOUT_w"}),
         ("echo $PARAM_v", {"PARAM_v", "PARAM_w"}),
-        ("./script", {"FANOUT_v", "FANOUT_w", "PARAM_v", "PARAM_w"}),
+        ("./script", {"FANOUT_v", "FANOUT_w"}),
+        ("HYPERPARAM_x=1 echo $FANOUT_v", {"FANOUT_v", "FANOUT_w"}),
+        ("""cat -- "$@" | wc -l""", {"FANOUT_v", "FANOUT_w"}),
         ("echo $PARAM_v $FANOUT_w", {"FANOUT_v", "FANOUT_w", "PARAM_v", "PARAM_w"}),
     ):
         template = ShellTemplate(text, takes_former=True)
