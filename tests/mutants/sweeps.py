@@ -18,8 +18,8 @@ SWEEPS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a fanout with former names alone makes other tasks than before",
         file="jobq/submit/command_template.py",
-        text="for prefix in both if prefix in text) or both",
-        wrong="for prefix in both)",
+        text="tuple(sorted(named)) or (FORMER_PREFIX,)",
+        wrong="tuple(sorted(named)) or (FORMER_PREFIX, PREFIX)",
         test="tests/cli/push/test_templates.py::test_former_names_of_variables_serve_in_a_fanout",
     ),
     Mutant(
