@@ -68,7 +68,7 @@ class Pausable(Protocol):
         ...
 
     async def paused(self) -> Pause | None:
-        """Return the mark that an empty receive has met, or a newer one: for whoever may receive, and costs little."""
+        """Return the mark that an empty receive has met, or a newer one; needs no more rights than a receive."""
         ...
 
 

@@ -186,7 +186,7 @@ class HttpBackend:
         return _mark_in(await self._ask("DELETE", "/pause"))
 
     async def paused(self) -> Pause | None:
-        """Return the mark that the last claim has met: whoever may only claim may not count."""
+        """Return the mark that the last claim has met: a token that may claim need not be one that may count."""
         return self._paused
 
     async def clear(self) -> int:

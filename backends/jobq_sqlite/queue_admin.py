@@ -31,8 +31,14 @@ PEEK: Final = f"""
     ORDER BY priority DESC, available_at, seq LIMIT :limit
 """  # noqa: S608 - the number is ours, every value is bound
 _UNFINISHED: Final = "state IN ('ready', 'scheduled', 'leased')"
-_HOLDS: Final = f"SELECT 1 FROM task WHERE queue_id = ? AND ({_UNFINISHED} OR state = 'dead') LIMIT 1"  # noqa: S608 - as below
-_END_ALL_LEASES: Final = (
+# Of each state apart, as their indexes are: together they would have all rows looked at, under the lock for writing.
+HOLDS: Final = (
+    "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready')"
+    " OR EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'scheduled')"
+    " OR EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'leased')"
+    " OR EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'dead')"
+)
+END_ALL_LEASES: Final = (
     "UPDATE task SET state = 'ready', receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL"
     " WHERE queue_id = ? AND state = 'leased'"
 )
@@ -113,10 +119,10 @@ def delete(database: sqlite3.Connection, queue: int, *, only_empty: bool) -> Non
         QueueNotEmpty: it holds a task or a dead letter, and is not to be deleted then.
     """
     confirm(database, queue)
-    if only_empty and database.execute(_HOLDS, (queue,)).fetchone() is not None:
+    if only_empty and database.execute(HOLDS, {"queue": queue}).fetchone() != (0,):
         raise QueueNotEmpty("tasks have come meanwhile, so it is not deleted")
     database.execute("UPDATE host SET epoch = max(epoch, highest_epoch) + 1")
-    database.execute(_END_ALL_LEASES, (queue,))
+    database.execute(END_ALL_LEASES, (queue,))
     database.execute("UPDATE queue SET name = ? || queue_id WHERE queue_id = ?", (DELETED, queue))
 
 

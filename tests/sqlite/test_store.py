@@ -201,10 +201,12 @@ async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
         (task_sql.PROMOTE_DUE, [0] * 3, ["task_scheduled"]),
         (task_sql.EXPIRED, [0] * 3, ["task_leased"]),
         (push_sql.OLD, [0] * 3, ["task_done"]),
+        (queue_admin.HOLDS, {"queue": 0}, ["task_dead", "task_leased", "task_ready", "task_scheduled"]),
+        (queue_admin.END_ALL_LEASES, [0], ["task_leased"]),
     ],
-    ids=["claim", "look", "due", "expired", "forget"],
+    ids=["claim", "look", "due", "expired", "forget", "delete if empty", "delete"],
 )
-async def test_statements_of_the_claim_use_partial_indexes(
+async def test_statements_under_the_lock_use_partial_indexes(
     tmp_path: Path, sql: str, values: object, indexes: list[str]
 ) -> None:
     """O(log n): no table is scanned and nothing is sorted, however deep the queue."""

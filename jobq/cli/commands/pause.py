@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def pause(ctx: click.Context, reason: str, as_json: bool) -> int:
     """Hand out no task from now on, whichever worker asks; what runs goes on, and pushes are taken.
 
-    The reason is shown to whoever looks at the queue. Again, it replaces the former one.
+    The reason is shown with the queue's counts. A second pause replaces the first one's reason.
 
     Workers of this machine, PostgreSQL and HTTP see it within a second, those of a Storage Queue within a minute. A
     worker with nothing to do waits for the end of the pause, for its --idle-timeout, or 10 minutes.
