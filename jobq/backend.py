@@ -53,6 +53,7 @@ class Capabilities:
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         pauses: the backend is a `jobq.pausing.Pausable`.
+        batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
@@ -82,6 +83,7 @@ class Capabilities:
     clears_leased: bool = True
     named_leases: bool = False
     pauses: bool = False
+    batches: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False
     shares_machine: bool = False
@@ -337,6 +339,7 @@ class Backend(Protocol):
 
         Raises:
             DuplicateTask: an id is known with another payload (S8).
+            BatchNotFound, BatchSealed: of a new task whose batch takes none.
             MalformedTask: a task is larger than the service takes.
             PushUnknown: the answer was lost.
         """

@@ -10,10 +10,12 @@ JobqError
 ├── SourceChanged             a walk was begun over other data, or with other options                 exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
 ├── TaskNotFound              the journal knows no such task                                          exit 4
+├── BatchNotFound             the queue has no batch of this name                                     exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 │   └── AnswerLost            it may or may not have done it; repeating is safe                       exit 75
 ├── PushError
 │   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
+│   ├── BatchSealed           the batch takes no more tasks; none of the call was added                exit 1
 │   └── PushUnknown           the answer was lost; the tasks may or may not be queued (S8)             exit 75
 └── LeaseError
     ├── LockLost              the lease is no longer ours; nothing was changed (S4)                    exit 1
@@ -103,6 +105,12 @@ class TaskNotFound(JobqError):
     exit_code = 4
 
 
+class BatchNotFound(JobqError):
+    """The queue has no batch of this name: nobody began it, or it ended so long ago that it is forgotten."""
+
+    exit_code = 4
+
+
 class BackendUnavailable(JobqError):
     """The store did not do what was asked, and repeating it is safe; `jobq.backend` says how sure that is."""
 
@@ -123,6 +131,10 @@ class PushError(JobqError):
 
 class DuplicateTask(PushError):
     """The id already names a task with another payload (S8); none of this call's tasks was added."""
+
+
+class BatchSealed(PushError):
+    """The batch is sealed or has finished, so it takes no new task; none of this call's tasks was added."""
 
 
 class PushUnknown(PushError):

@@ -81,7 +81,7 @@ class Queue:
         """Durably add one task, many, or what an async iterator gives; the queue is made when it does not exist.
 
         A string is a command for the shell. Many are added all or none. An async iterator is added in batches of at
-        most `BATCH_TASKS`, each all or none, so memory stays bounded; a batch waits `LINGER_SECONDS` for company.
+        most `CHUNK_TASKS`, each all or none, so memory stays bounded; a batch waits `LINGER_SECONDS` for company.
         A push whose answer was lost is repeated once with the same ids, where the service takes none of them twice.
 
         Args:

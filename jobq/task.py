@@ -24,7 +24,7 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
 _SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"}
-_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit"}
+_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit", "batch"}
 
 
 def new_id() -> str:
@@ -118,6 +118,8 @@ class Task(Checked):
             above all that it has forgotten.
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
+        batch: the name of the batch that it belongs to (`jobq.batches`); its body does not say so, the queue does.
+        params: texts and numbers by name, 4 KiB at most, which a table of results shows; likewise.
         work: its text as a producer has signed it, which all else but the counters comes from; None = nobody has.
 
     Raises:
@@ -141,6 +143,8 @@ class Task(Checked):
     epoch: int = field(task_fields.epoch, 0)
     generation: int = field(task_fields.count, 0)
     trace_context: dict[str, str] = field(task_fields.variables, make=dict)
+    batch: str | None = field(task_fields.batch)
+    params: dict[str, str | int | float] | None = field(task_fields.params)
     work: wire_v3.Work | None = field(task_fields.signed, is_shown=False)
 
     def _check(self) -> None:
@@ -152,6 +156,8 @@ class Task(Checked):
             raise FieldError(
                 f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
             )
+        if self.batch is not None and self.on_exit and exit_rules.queues_of(self.on_exit):
+            raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
 
     @classmethod
     def new(cls, *given: Never, **fields: Any) -> Self:
@@ -222,6 +228,8 @@ class Task(Checked):
         if type(version) is not int or version != WIRE_VERSION:
             known = f"this jobq reads 0 to {wire_v3.VERSION}"
             raise MalformedTask(f"unknown version {ascii(version)[:40]}; {known}", "version")
+        if stray := sorted(fields.keys() & wire_v3.BOOKKEEPING):
+            raise MalformedTask("unknown field", stray[0])
         if "id" not in fields:
             raise MalformedTask("is missing", "id")  # a default would give it another name at each delivery
         return _validated(cls, fields)
@@ -229,7 +237,10 @@ class Task(Checked):
     def encode(self) -> bytes:
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
         if self.work is None:
-            text = _write({"version": WIRE_VERSION, **self.as_dict()})
+            fields = self.as_dict()
+            for name in wire_v3.BOOKKEEPING:
+                fields.pop(name, None)
+            text = _write({"version": WIRE_VERSION, **fields})
             body = text.encode()
             if len(body) > MAX_BODY_BYTES:  # what a version before has written shorter must fit again (S7)
                 body = _EXPONENT.sub(_shortest, text).encode()

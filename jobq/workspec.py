@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from jobq.errors import PushUnknown
-from jobq.submit.pusher import FINISH_SECONDS, TAKE_BACK_SECONDS, Batch, see_to_its_end
+from jobq.submit.pusher import FINISH_SECONDS, TAKE_BACK_SECONDS, Chunk, see_to_its_end
 from jobq.task import Task
 
 Seed = TypeVar("Seed")
 Listed = Task | str  # a string is a command for the shell
-LINGER_SECONDS: Final = 0.5  # how long the first task of a batch waits for company
+LINGER_SECONDS: Final = 0.5  # how long the first task of a chunk waits for company
 WAITING_TASKS: Final = 2000  # listed and not pushed yet, at most
 _CANCELLED_PUSH_SECONDS: Final = FINISH_SECONDS + TAKE_BACK_SECONDS + 1  # for a pusher to find out what became of it
 _CHUNK_ITEMS: Final = 200
@@ -89,12 +89,12 @@ async def enqueue(
     """Push what a specification lists and has not done already.
 
     Args:
-        push: adds a batch durably, all or none, such as `Queue.push`; called with one batch at a time.
+        push: adds a chunk durably, all or none, such as `Queue.push`; called with one chunk at a time.
         specification: or a function that returns the tasks, such as an async generator function.
         seeds_at_once: how many seeds are listed side by side.
         checks_at_once: how many `already_done` run side by side.
         make: makes a task of a command.
-        on_progress: called with the running counts after each batch, and once at the end.
+        on_progress: called with the running counts after each chunk, and once at the end.
         finish_seconds: how long a push that is under way may go on when the listing fails or all is cancelled, before
             it is cancelled, too.
 
@@ -212,14 +212,14 @@ class _Enqueuing:
     async def _push_all(self) -> None:
         ended = False
         while not ended:
-            batch, ended = await self._batch()
-            if batch:
-                await self._push_one(batch)
+            chunk, ended = await self._chunk()
+            if chunk:
+                await self._push_one(chunk)
             self._on_progress(self._counts)
 
-    async def _push_one(self, batch: list[Task]) -> None:
+    async def _push_one(self, chunk: list[Task]) -> None:
         """Push, and count what was queued: a push that is on its way when the listing fails is seen to its end."""
-        pushing = asyncio.ensure_future(self._push(batch))
+        pushing = asyncio.ensure_future(self._push(chunk))
         try:
             await asyncio.shield(pushing)
         except asyncio.CancelledError:
@@ -229,27 +229,27 @@ class _Enqueuing:
             if isinstance(error, PushUnknown):
                 self._doubtful = tuple(error.ids)
             elif not pushing.done():
-                self._doubtful = tuple(task.id for task in batch)
+                self._doubtful = tuple(task.id for task in chunk)
             elif has_answer and error is None:
-                self._counts.queued += len(batch)
+                self._counts.queued += len(chunk)
             raise
-        self._counts.queued += len(batch)
+        self._counts.queued += len(chunk)
 
-    async def _batch(self) -> tuple[list[Task], bool]:
+    async def _chunk(self) -> tuple[list[Task], bool]:
         """Return what has come within the linger time of the first, and whether that was all."""
-        batch = Batch()
+        chunk = Chunk()
         first = await self._wanted.get()
         if first is _END:
-            return batch.tasks, True
-        is_full = batch.add(first)
+            return chunk.tasks, True
+        is_full = chunk.add(first)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while not is_full:
                     task = await self._wanted.get()
                     if task is _END:
-                        return batch.tasks, True
-                    is_full = batch.add(task)
-        return batch.tasks, False
+                        return chunk.tasks, True
+                    is_full = chunk.add(task)
+        return chunk.tasks, False
 
 
 def _exited(error: SystemExit) -> RuntimeError:

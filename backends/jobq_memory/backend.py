@@ -11,6 +11,7 @@ from jobq.errors import ConfigurationError
 from jobq.pausing import Pause
 from jobq.settlement import Settlement
 from jobq.task import Task
+from jobq_memory.batches import MemoryBatches
 from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
 from jobq_memory.queue_state import DeliveryGrant
@@ -51,6 +52,11 @@ class MemoryBackend:
     def journal(self) -> MemoryJournal:
         """The journal of this queue."""
         return MemoryJournal(self._router, self._name)
+
+    @property
+    def batches(self) -> MemoryBatches:
+        """The batches of this queue."""
+        return MemoryBatches(self._router, self._name)
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,7 +121,9 @@ class MemoryBackend:
     async def clear(self) -> int:
         """Delete every task that waits or is leased; their ids may be pushed anew."""
         with self._router.opened(self._name) as store:
-            return store.clear()
+            count = store.clear()
+        self._router.wake(self._name)  # a batch may have finished, and brought tasks
+        return count
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
         """Return up to `limit` dead letters, oldest first."""

@@ -36,6 +36,7 @@ class Entry:
         ended: wall time at which it was done or canceled; leased_at: of the grant.
         holder, beat: what the journal knows of the running attempt.
         final: what it came to where that is not success: `canceled`, `moved`.
+        batch, params: as it was pushed with.
         attempts: those that have ended, each with the end of its output.
         settled: the key of the settlement that was accepted for each recent receipt (S5).
     """
@@ -67,6 +68,8 @@ class Entry:
     beat: str | None = None
     cancel_requested: bool = False
     final: str | None = None
+    batch: str | None = None
+    params: dict[str, str | int | float] = field(default_factory=dict)
     attempts: list[tuple[Attempt, str]] = field(default_factory=list)
 
     @property

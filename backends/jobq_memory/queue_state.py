@@ -13,6 +13,7 @@ from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.records import Attempt, this_holder
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
+from jobq_memory.batch_book import BatchBook
 from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
 
@@ -65,20 +66,33 @@ class QueueState:
         self._output_characters = 0
         self.entries: dict[str, Entry] = {}
         self.paused: Pause | None = None
+        self._batches = BatchBook(clock, self.push, self._to_cancel)
+
+    @property
+    def batches(self) -> BatchBook:
+        """The batches, as of now."""
+        self._ripen()
+        return self._batches
 
     def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all tasks that are new, or none (S1, S8)."""
         new: dict[str, Entry] = {}
+        held = {}
         for each in tasks:
             task = each.in_epoch(self._epoch)
             body, fingerprint = self._encoded(task), task.fingerprint()
             known = self.entries.get(task.id) or new.get(task.id)
             if known is None:
+                if task.batch is not None:
+                    held[task.id] = self._batches.open_for(task.batch)
                 new[task.id] = self._entry(task.id, body, task, fingerprint)
+                new[task.id].params = task.params or {}
             elif known.fingerprint != fingerprint:
                 raise DuplicateTask(f"task {task.id} is known with another payload; give the new one another id")
         for entry in new.values():
             self._add(entry)
+            if entry.id in held:
+                self._batches.add(held[entry.id], entry)
         return [task.id for task in tasks]
 
     def inject(self, body: bytes) -> str:
@@ -177,16 +191,24 @@ class QueueState:
         """End a task that waits, ask for the end of one that runs; return it, None for one that is not known."""
         self._ripen()
         entry = self.entries.get(task_id)
-        if entry is not None and entry.state is State.LEASED:
-            entry.cancel_requested = True
-        elif entry is not None and entry.state in (State.READY, State.SCHEDULED):
-            self._cancel(entry)
+        if entry is not None:
+            self._to_cancel(entry)
         return entry
+
+    def _to_cancel(self, entry: Entry) -> None:
+        if entry.state is State.LEASED:
+            entry.cancel_requested = True
+        elif entry.state in (State.READY, State.SCHEDULED):
+            self._cancel(entry)
 
     def _cancel(self, entry: Entry) -> None:
         entry.final, entry.ended = "canceled", self._clock.wall()
-        self._schedule.remove(entry, State.DONE)
+        self._end(entry, State.DONE)
         self._note("canceled", entry)
+
+    def _end(self, entry: Entry, state: State) -> None:
+        self._schedule.remove(entry, state)
+        self._batches.ended(entry)
 
     def peek(self, limit: int) -> list[Peeked]:
         """Show the ready tasks, next first."""
@@ -242,6 +264,7 @@ class QueueState:
             except MalformedTask:
                 pass
             self._place(entry, timedelta(0))
+            self._batches.revived(entry)
             self._note("redriven", entry)
         return found
 
@@ -256,7 +279,7 @@ class QueueState:
         match settlement:
             case Complete(result):
                 entry.result, entry.final, entry.ended = result, settlement.final, self._clock.wall()
-                self._schedule.remove(entry, State.DONE)
+                self._end(entry, State.DONE)
                 self._note("completed", entry)
             case Requeue(counters, delay):
                 task = Task.decode(entry.body).counted(counters)
@@ -267,9 +290,9 @@ class QueueState:
                 self._release(entry, delay)
             case MoveToDeadLetters(reason, description):
                 entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
-                self._schedule.remove(entry, State.DEAD)
-                entry.cancel_requested = False
                 self._dead[entry.id] = entry
+                entry.cancel_requested = False
+                self._end(entry, State.DEAD)
                 self._note("dead_lettered", entry)
             case _:
                 assert_never(settlement)
@@ -310,8 +333,8 @@ class QueueState:
 
     def _forget(self, entry: Entry, event: str) -> None:
         self._epoch = max(self._epoch, entry.epoch + 1)
-        self._schedule.remove(entry, State.GONE)
         del self.entries[entry.id]
+        self._end(entry, State.GONE)
         self._note(event, entry)
 
     def _ripen(self) -> None:

@@ -112,6 +112,7 @@ class Router:
             dedup_window=None,
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
+            batches=True,
             redelivers_at="front",  # by age: an expired or released task keeps its place
         )
         self.leases = LeaseBook(self.clock)

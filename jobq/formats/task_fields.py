@@ -1,5 +1,6 @@
 """What the fields of a task may hold: each check returns what is kept, and raises ValueError for what is refused."""
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from jobq.formats.checked import FieldError, integer, kind_of, number
 _MOST: Final = 2**31 - 1
 MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
 _MOST_RULES: Final = 32
+_MOST_PARAMS_BYTES: Final = 4096
 count: Final = integer(0, _MOST)
 epoch: Final = integer(0, MAX_EPOCH)
 priority: Final = integer(-(2**31), _MOST)
@@ -108,6 +110,28 @@ def signed(value: Any) -> wire_v3.Work:
     if not isinstance(value, wire_v3.Work):
         raise ValueError("unknown field")
     return value
+
+
+def batch(value: Any) -> str:
+    """The name of a batch."""
+    found = checked.text(value)
+    if not task_ids.BATCH.fullmatch(found):
+        raise ValueError("must be 1 to 64 letters, digits or ._- and begin with a letter or digit")
+    return found
+
+
+def params(value: Any) -> dict[str, str | int | float]:
+    """What a table of results shows of a task: texts and numbers by name."""
+    for name, held in mapping(value).items():
+        if not task_ids.PARAM.fullmatch(name):
+            raise FieldError("is no name of letters, digits and _ that begins with none of the digits", str(name))
+        if type(held) is str:
+            text(held)
+        elif type(held) is not int:
+            number(held)
+    if len(json.dumps(value)) > _MOST_PARAMS_BYTES:
+        raise ValueError(f"has more than {_MOST_PARAMS_BYTES} bytes")
+    return dict(value)
 
 
 def odd_for_json(value: object) -> str:

@@ -4,6 +4,8 @@ import re
 from typing import Final
 
 VALID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}")
+BATCH: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # a name that ids can begin with
+PARAM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 OF_PUSH: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")  # as `jobq.task.new_id` makes them
 _SENT_ON: Final = re.compile(r"(.+)\+([0-9]{1,9})(?:\.[0-9a-f]{12})?")
 MOST_HOPS: Final = 32  # as many rules as a task may have

@@ -22,6 +22,7 @@ from jobq.formats.lazy_dataclass import dataclass
 VERSION: Final = 3
 PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
+BOOKKEEPING: Final = frozenset({"batch", "params"})  # of the queue's, beside the body: no worker needs it
 _MOST_SIGNATURES: Final = 8
 _LONGEST_KEY_ID: Final = 100
 FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
@@ -102,7 +103,7 @@ def work_in(text: str, signatures: tuple[Signature, ...] = ()) -> tuple[Work, di
     fields = strict_json.loads(text.encode())
     if not isinstance(fields, dict):
         raise MalformedTask("must hold a JSON object", "work")
-    if stray := sorted(fields.keys() & (STATE - {"not_before"} | {"work"})):
+    if stray := sorted(fields.keys() & (STATE - {"not_before"} | BOOKKEEPING | {"work"})):
         raise MalformedTask("is no part of work", f"work.{stray[0]}")
     if not isinstance(id_ := fields.get("id"), str):
         raise MalformedTask("must be a string", "work.id")  # a default would give it another name at each delivery

@@ -14,7 +14,7 @@ from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
 from jobq.formats.exit_rules import queues_of
-from jobq.formats.wire_v3 import STATE, Signature, pre_authentication_encoding, work_in
+from jobq.formats.wire_v3 import BOOKKEEPING, STATE, Signature, pre_authentication_encoding, work_in
 from jobq.settings import Settings, user_home
 from jobq.spec import EMBEDDED, QueueSpec, origin_of
 from jobq.task import Task
@@ -62,7 +62,7 @@ class Signer:
         return [task if task.work else task.copied({"work": next(works)}).checked() for task in tasks]
 
     def _text(self, task: Task) -> str:
-        work = {name: value for name, value in task.as_dict().items() if name not in STATE}
+        work = {name: value for name, value in task.as_dict().items() if name not in STATE | BOOKKEEPING}
         since = SystemClock().wall()
         if task.not_before is not None:
             work["not_before"] = task.not_before

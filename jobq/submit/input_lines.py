@@ -27,6 +27,7 @@ FIELDS: Final = (
         "kwargs",
         "not_before",
         "on_exit",
+        "params",
         "priority",
         "timeout",
     ),
@@ -58,7 +59,7 @@ class TaskOptions:
     """What the options of one `push` say about all its tasks; a JSON line may say otherwise of its own.
 
     Attributes:
-        env, cwd, timeout, priority, budgets, on_exit: fields of Task.
+        env, cwd, timeout, priority, budgets, on_exit, batch: fields of Task.
         by_content: a task that is given no id has one that follows from its work, so that the same is known again.
         delay: counts from when the line was read.
         trace_context: of the push; no line has its own.
@@ -73,11 +74,12 @@ class TaskOptions:
     on_exit: tuple[str, ...] | None = None
     trace_context: Mapping[str, str] = field(default_factory=dict)
     by_content: bool = False
+    batch: str | None = None
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""
         common: dict[str, Any] = {"cwd": self.cwd, "timeout": self.timeout, "priority": self.priority}
-        common["on_exit"] = self.on_exit
+        common |= {"on_exit": self.on_exit, "batch": self.batch}
         if self.delay is not None:
             common["not_before"] = time.time() + self.delay.total_seconds()
         merged = {name: value for name, value in common.items() if value is not None} | fields

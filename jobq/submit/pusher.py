@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobq.at_once import is_at_once
 from jobq.backend import Backend
+from jobq.batches import check_batches
 from jobq.clock import SystemClock
 from jobq.errors import AccessDenied, JobqError, PushUnknown, QueueNotFound
 from jobq.formats import strict_json
@@ -20,16 +21,16 @@ from jobq.task import Task
 if TYPE_CHECKING:
     import asyncio
 
-BATCH_TASKS: Final = 500
+CHUNK_TASKS: Final = 500
 # One task more at most: below what the service takes as one request.
-BATCH_BYTES: Final = 4 * 1024 * 1024
-BATCH_VALUES: Final = 400_000
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+CHUNK_VALUES: Final = 400_000
 FINISH_SECONDS: Final = 4.0  # what a cancelled push is left, to be acknowledged
 TAKE_BACK_SECONDS: Final = 4.0  # and then, cancelled, to be taken back; together less than `docker stop` waits
 _SHOWN_IDS: Final = 20
 
 
-class Batch:
+class Chunk:
     """Tasks that are pushed together."""
 
     def __init__(self) -> None:
@@ -37,23 +38,23 @@ class Batch:
         self._bytes = self._values = 0
 
     def add(self, task: Task) -> bool:
-        """Add one; return whether the batch is full now."""
+        """Add one; return whether the chunk is full now."""
         self.tasks.append(task)
         body = task.encode()
         self._bytes += len(body)
         self._values += strict_json.most_values(body)
-        return len(self.tasks) >= BATCH_TASKS or self._bytes >= BATCH_BYTES or self._values >= BATCH_VALUES
+        return len(self.tasks) >= CHUNK_TASKS or self._bytes >= CHUNK_BYTES or self._values >= CHUNK_VALUES
 
 
-def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
-    """Divide tasks into batches."""
-    batch = Batch()
+def chunks(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Divide tasks into chunks."""
+    chunk = Chunk()
     for task in tasks:
-        if batch.add(task):
-            yield batch.tasks
-            batch = Batch()
-    if batch.tasks:
-        yield batch.tasks
+        if chunk.add(task):
+            yield chunk.tasks
+            chunk = Chunk()
+    if chunk.tasks:
+        yield chunk.tasks
 
 
 async def make_queue(backend: Backend, missing: QueueNotFound) -> bool:
@@ -149,8 +150,14 @@ class Pusher:
         self._begun = False
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
-        """Queue all tasks or none, and return their ids; raises as `Backend.push` does."""
+        """Queue all tasks or none, and return their ids; raises as `Backend.push` does.
+
+        Raises:
+            ConfigurationError: they are of a batch, of which this queue knows nothing.
+        """
         self._begun = False
+        if any(task.batch or task.params for task in tasks):
+            check_batches(self._backend)
         if self._signer is not None:  # once: a repetition is of the same bytes
             tasks = await _signed(self._signer, tasks)
         try:
@@ -187,9 +194,9 @@ class Pusher:
             raise
 
     async def push_all(self, tasks: Iterable[Task]) -> None:
-        """Queue any number of tasks in batches, each to its end; `count` says how far it came."""
-        for batch in batches(tasks):
-            await self.push_to_its_end(batch)
+        """Queue any number of tasks in chunks, each to its end; `count` says how far it came."""
+        for chunk in chunks(tasks):
+            await self.push_to_its_end(chunk)
 
     async def _push(self, tasks: Sequence[Task]) -> list[str]:
         clock = SystemClock()

@@ -27,7 +27,19 @@ from jobq.testing.harness import Bench, Harness
 
 __all__ = ["Case", "Harness", "Report", "Skipped", "cases", "missing", "run", "run_case"]
 
-_MODULES: Final = ("push", "receive", "lease", "stale", "settle", "signed", "dead", "pause", "poison", "faults")
+_MODULES: Final = (
+    "push",
+    "receive",
+    "lease",
+    "stale",
+    "settle",
+    "signed",
+    "dead",
+    "pause",
+    "batch",
+    "poison",
+    "faults",
+)
 
 
 @dataclass(frozen=True)

@@ -489,7 +489,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a batch holds any number of values",
         file="jobq/submit/pusher.py",
-        text=" or self._values >= BATCH_VALUES",
+        text=" or self._values >= CHUNK_VALUES",
         wrong="",
         test="tests/unit/test_pusher.py::test_a_batch_is_bounded_by_tasks_and_bytes",
     ),

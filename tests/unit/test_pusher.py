@@ -11,7 +11,7 @@ from jobq.backend import Capabilities
 from jobq.errors import JobqError, PushUnknown
 from jobq.formats import task_bounds
 from jobq.server import schemas
-from jobq.submit.pusher import BATCH_BYTES, BATCH_TASKS, BATCH_VALUES, Pusher, batches
+from jobq.submit.pusher import CHUNK_BYTES, CHUNK_TASKS, CHUNK_VALUES, Pusher, chunks
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.faults import Fault, FaultyBackend
@@ -100,15 +100,15 @@ async def test_s1_a_refused_push_is_not_counted_and_not_in_doubt() -> None:
     assert (pusher.count, pusher.doubtful, pusher.summary()) == (2, (), "queued 2 tasks on q")
 
 
-def test_a_batch_is_bounded_by_tasks_and_bytes() -> None:
-    assert [len(batch) for batch in batches(some(BATCH_TASKS + 1))] == [BATCH_TASKS, 1]
+def test_a_chunk_is_bounded_by_tasks_and_bytes() -> None:
+    assert [len(chunk) for chunk in chunks(some(CHUNK_TASKS + 1))] == [CHUNK_TASKS, 1]
     large = [Task.new(call="m:f", kwargs={"text": "x" * 1_000_000}) for _ in range(9)]
-    assert [len(batch) for batch in batches(large)] == [5, 4]
-    assert BATCH_BYTES < 5 * 1_000_000
+    assert [len(chunk) for chunk in chunks(large)] == [5, 4]
+    assert CHUNK_BYTES < 5 * 1_000_000
     many = [Task.new(call="m:f", kwargs={"values": [0] * 300_000}) for _ in range(3)]
-    assert [len(batch) for batch in batches(many)] == [2, 1]
-    assert BATCH_VALUES + task_bounds.MAX_VALUES + BATCH_TASKS < schemas.MAX_VALUES
-    assert list(batches([])) == []
+    assert [len(chunk) for chunk in chunks(many)] == [2, 1]
+    assert CHUNK_VALUES + task_bounds.MAX_VALUES + CHUNK_TASKS < schemas.MAX_VALUES
+    assert list(chunks([])) == []
 
 
 class Slow(Service):

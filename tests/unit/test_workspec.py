@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from jobq.errors import PushUnknown
-from jobq.submit.pusher import BATCH_TASKS
+from jobq.submit.pusher import CHUNK_TASKS
 from jobq.task import Task
 from jobq.workspec import WAITING_TASKS, Counts, WorkSpecification, enqueue
 
@@ -133,7 +133,7 @@ async def test_memory_stays_bounded_while_the_queue_is_slow() -> None:
 
     counts = await enqueue(push, endless)
     assert counts.queued == 50_000
-    assert seen[0] <= 2 * WAITING_TASKS + BATCH_TASKS + 64 + 2
+    assert seen[0] <= 2 * WAITING_TASKS + CHUNK_TASKS + 64 + 2
 
 
 async def test_the_first_task_does_not_wait_for_a_full_batch() -> None:

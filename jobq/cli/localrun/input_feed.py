@@ -11,8 +11,8 @@ from jobq.backend import Backend
 from jobq.errors import DuplicateTask, JobqError
 from jobq.submit.grid import INDEX
 from jobq.submit.input_lines import Input, TaskOptions
-from jobq.submit.line_batches import NumberedTask, line_batches
-from jobq.submit.pusher import BATCH_TASKS, Pusher, batches
+from jobq.submit.line_chunks import NumberedTask, line_chunks
+from jobq.submit.pusher import CHUNK_TASKS, Pusher, chunks
 from jobq.submit.record_sources import InputRecord
 from jobq.submit.record_tasks import RecordTasks
 from jobq.task import Task
@@ -52,7 +52,7 @@ class RunInput(Protocol):
         """Return whether there is nothing in it at all."""
         ...
 
-    def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+    def chunks(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
         """Yield its tasks; raises MalformedTask, which says of which part."""
         ...
 
@@ -80,13 +80,13 @@ class LineInput:
         """Return whether a pipe has nothing; a file that is named is meant, whatever it holds."""
         return self.path == "-" and await self._source.is_empty()
 
-    def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+    def chunks(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
         """What came together is queued together, and nobody waits for company."""
 
         def task_of(number: int, line: bytes) -> Task | None:
             return template.task_of_line(line, id_for(number, line))
 
-        return line_batches(self._source, task_of, self._refuse, linger_seconds=0)
+        return line_chunks(self._source, task_of, self._refuse, linger_seconds=0)
 
     def place(self, number: int) -> str:
         """Return the name of the file and the line."""
@@ -117,12 +117,12 @@ class PointInput:
         """Return whether there are none."""
         return not self.size
 
-    async def batches(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
+    async def chunks(self, template: TaskOptions) -> AsyncIterator[list[NumberedTask]]:
         """Yield the tasks of all points."""
         self._tasks.options, self._tasks.id_of = template, _id_of_point
         number = 0
-        async for page in self._tasks.records.pages(BATCH_TASKS):
-            for some in batches(self._tasks.tasks(page.items, number)):
+        async for page in self._tasks.records.pages(CHUNK_TASKS):
+            for some in chunks(self._tasks.tasks(page.items, number)):
                 yield list(enumerate(some, number + 1))
                 number += len(some)
 
@@ -136,7 +136,7 @@ def _id_of_point(_records: Sequence[InputRecord], position: int, filled: Mapping
 
 
 class Feed:
-    """Queues each task of an input once, however often that is read; memory is bounded by one batch.
+    """Queues each task of an input once, however often that is read; memory is bounded by one chunk.
 
     Args:
         backend: an entered backend with `idempotent_push`.
@@ -179,13 +179,13 @@ class Feed:
             MalformedTask, DuplicateTask: names the place; what stands before it is queued.
             InputUnreadable, SourceChanged, BackendUnavailable: as they say.
         """
-        async for batch in self.source.batches(self._template):
-            self.line_of_own |= {task.id: number for number, task in batch if line_of(task.id) != number}
+        async for chunk in self.source.chunks(self._template):
+            self.line_of_own |= {task.id: number for number, task in chunk if line_of(task.id) != number}
             try:
-                await self._pusher.push([task for _, task in batch])
+                await self._pusher.push([task for _, task in chunk])
             except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction
-                await asyncio.gather(*(self._push_one(*numbered) for numbered in batch))
-            self.queued += len(batch)
+                await asyncio.gather(*(self._push_one(*numbered) for numbered in chunk))
+            self.queued += len(chunk)
         if self._on_end is not None:
             await self._on_end(self.source.size)
         self.is_done = True

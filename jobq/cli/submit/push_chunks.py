@@ -17,11 +17,11 @@ from jobq.cli.submit.already_there import known_ids, waits_already
 from jobq.cli.submit.push_given import HowToPush
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
-from jobq.submit.line_batches import NumberedTask, line_batches
-from jobq.submit.pusher import BATCH_TASKS, Pusher
+from jobq.submit.line_chunks import NumberedTask, line_chunks
+from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.task import Task
 
-_LINGER_SECONDS: Final = 0.3  # how long the first task of a batch waits for company
+_LINGER_SECONDS: Final = 0.3  # how long the first task of a chunk waits for company
 _SHOWN_LINES: Final = 20
 
 
@@ -58,10 +58,10 @@ def _again(ctx: click.Context) -> str:
 
 
 class LinePush:
-    """Reads lines, queues them in batches, and knows at any time from which line to go on.
+    """Reads lines, queues them in chunks, and knows at any time from which line to go on.
 
     Args:
-        pusher: brings batches into the queue.
+        pusher: brings chunks into the queue.
         source: where the lines come from.
         template: makes tasks of them.
         again: the command line that would read the rest from standard input, for messages.
@@ -90,9 +90,9 @@ class LinePush:
 
         try:
             with Bar("queueing", self._source.size) as bar:
-                async for batch in line_batches(self._source, task_of, self._refuse, linger_seconds=_LINGER_SECONDS):
-                    await self._flush(batch)
-                    if self._pusher.count >= BATCH_TASKS:
+                async for chunk in line_chunks(self._source, task_of, self._refuse, linger_seconds=_LINGER_SECONDS):
+                    await self._flush(chunk)
+                    if self._pusher.count >= CHUNK_TASKS:
                         bar.show_rate(self._source.bytes_read, self._pusher.count, "tasks")
         except asyncio.CancelledError:
             summary = f"{self._pusher.summary()}; {self._how_to_go_on()}"
@@ -100,54 +100,54 @@ class LinePush:
         terminal.say(self._pusher.summary())
         return 0
 
-    async def _flush(self, batch: list[NumberedTask]) -> None:
-        if not self._pusher.count and await waits_already(self._backend, [task for _, task in batch]):
+    async def _flush(self, chunk: list[NumberedTask]) -> None:
+        if not self._pusher.count and await waits_already(self._backend, [task for _, task in chunk]):
             terminal.warn(
                 f"tasks such as those of {self._source.name} wait on {self._backend.name} already; a file that is"
                 " pushed twice is queued twice (`push --resume NAME FILE` queues each line once)"
             )
         try:
-            await self._push(batch)
+            await self._push(chunk)
         except (DuplicateTask, MalformedTask):  # none of them was added: find the one that is to blame
-            for number, task in batch:
+            for number, task in chunk:
                 try:
                     await self._push([(number, task)])
                 except (DuplicateTask, MalformedTask) as error:
                     self._refuse(number, error)
 
-    async def _push(self, batch: list[NumberedTask]) -> None:
+    async def _push(self, chunk: list[NumberedTask]) -> None:
         """Push these lines, and know afterwards, however that ended, which may be queued."""
         before = self._pusher.count
-        known = await known_ids(self._backend, [task for _, task in batch])
+        known = await known_ids(self._backend, [task for _, task in chunk])
         try:
-            await self._pusher.push_to_its_end([task for _, task in batch])
+            await self._pusher.push_to_its_end([task for _, task in chunk])
         except (DuplicateTask, MalformedTask):
             raise
         except JobqError as error:
             if isinstance(error, PushUnknown):
-                self._doubt(batch, error.ids)
+                self._doubt(chunk, error.ids)
             error.add_note(self._how_to_go_on())
             raise
         except asyncio.CancelledError:
             if self._pusher.doubtful:
-                self._doubt(batch, self._pusher.doubtful)
+                self._doubt(chunk, self._pusher.doubtful)
             elif self._pusher.count > before:
-                self._next_line = batch[-1][0] + 1
+                self._next_line = chunk[-1][0] + 1
             raise
         self._pusher.known += len(known)
-        self._next_line = batch[-1][0] + 1
+        self._next_line = chunk[-1][0] + 1
 
-    def _doubt(self, batch: list[NumberedTask], ids: Sequence[str]) -> None:
-        """Keep what to say of a batch of which some lines may be queued; the others of it are not (S8)."""
+    def _doubt(self, chunk: list[NumberedTask], ids: Sequence[str]) -> None:
+        """Keep what to say of a chunk of which some lines may be queued; the others of it are not (S8)."""
         unknown = set(ids)
-        numbers = [number for number, task in batch if task.id in unknown]
-        lines = f"the lines {batch[0][0]} to {batch[-1][0]}" if len(batch) > 1 else f"line {batch[0][0]}"
-        if len(numbers) < len(batch):
+        numbers = [number for number, task in chunk if task.id in unknown]
+        lines = f"the lines {chunk[0][0]} to {chunk[-1][0]}" if len(chunk) > 1 else f"line {chunk[0][0]}"
+        if len(numbers) < len(chunk):
             shown = ", ".join(map(str, numbers[:_SHOWN_LINES])) + (", ..." if len(numbers) > _SHOWN_LINES else "")
             self._doubtful = f"of {lines} none is queued, but for these, which may or may not be: {shown}"
         else:
             self._doubtful = f"{lines} may or may not be queued"
-        self._next_line = batch[-1][0] + 1
+        self._next_line = chunk[-1][0] + 1
 
     def _refuse(self, number: int, error: JobqError) -> NoReturn:
         refused = type(error)(f"{self._source.name}, line {number}: {error}")

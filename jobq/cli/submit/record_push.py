@@ -10,7 +10,7 @@ from jobq.cli.interrupts import Interrupted
 from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
 from jobq.errors import JobqError, SourceChanged
 from jobq.lease.traversal import Page, Progress, Traversal
-from jobq.submit.pusher import BATCH_TASKS, Pusher
+from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.submit.record_sources import InputRecord
 from jobq.submit.record_tasks import RecordTasks, digest
 
@@ -87,7 +87,7 @@ class RecordPush:
     @property
     def _page_size(self) -> int:
         # Whole batches, so that no page but the last ends within one.
-        return self.tasks.batch * max(1, BATCH_TASKS // self.tasks.batch)
+        return self.tasks.batch * max(1, CHUNK_TASKS // self.tasks.batch)
 
     async def _queue(self, pages: AsyncIterator[Page[InputRecord]], earlier: int) -> None:
         handled = earlier

@@ -21,7 +21,7 @@ from jobq.errors import MalformedTask
 from jobq.lease.data_sources import Line
 from jobq.lease.traversal import Page, Traversal
 from jobq.submit.input_lines import TaskOptions
-from jobq.submit.pusher import BATCH_TASKS, Pusher
+from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.submit.resumable_file import WalkedFile
 from jobq.task import Task
 
@@ -85,7 +85,7 @@ class Resumable:
         """Queue what is left of the file; return the exit code."""
         file = self.file
         source = {"options": _fingerprint(self.template), **self.cursor.source}
-        walk = Traversal(self.cursor.lease, file.lines(), batch_size=BATCH_TASKS, source=source)
+        walk = Traversal(self.cursor.lease, file.lines(), batch_size=CHUNK_TASKS, source=source)
         with saying_how_to_go_on(self.pusher):
             async with walk:
                 was_done = walk.progress.is_done
@@ -145,7 +145,7 @@ async def _ids_of(file: WalkedFile, template: TaskOptions, name: str) -> list[st
     found: list[str] = []
     fetch, after = file.lines(), None
     while True:
-        page = await fetch(after, BATCH_TASKS)
+        page = await fetch(after, CHUNK_TASKS)
         found += [task.id for line in page.items if (task := _task_of(line, template, name)) is not None]
         if page.is_last:
             return found

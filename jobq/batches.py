@@ -1,0 +1,273 @@
+"""Batches: a named set of tasks of one queue, whose end is told once, and whose counts are counted.
+
+A batch is open while tasks come, sealed when no more do, and has finished when it is sealed and each of its tasks has
+ended. Putting a task of a finished one back makes it sealed again, in its next round; so does taking more in (reopen).
+
+Nothing is counted beside the tasks: whoever ends one leaves a note of its batch in the same step, and what follows from
+that (has the batch ended, what is to be run then) is found out afterwards, from the tasks themselves, by whoever comes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field
+from enum import StrEnum
+from typing import Any, Final, Protocol, Self, runtime_checkable
+
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError
+from jobq.formats import task_ids
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.task import Task
+
+COUNTED: Final = ("ready", "scheduled", "running", "expired", "succeeded", "dead", "canceled", "gone")
+UNFINISHED: Final = ("ready", "scheduled", "running", "expired")
+MOST_LISTED: Final = 500  # batches, or members of one, of one call
+_THEN: Final = "jobq.then"
+
+
+class BatchState(StrEnum):
+    """Where a batch is."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What who begins a batch says of it.
+
+    Attributes:
+        template: what its tasks run, for people.
+        then: bodies of tasks that are added to the queue, not to the batch, when a round of it has finished.
+    """
+
+    template: str = ""
+    then: tuple[str, ...] = ()
+
+    def encode(self) -> str:
+        """Return it as ASCII text, for a store."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Return what `encode` gave; what a newer jobq has added is left out."""
+        fields = json.loads(text)
+        return cls(template=fields.get("template", ""), then=tuple(fields.get("then", ())))
+
+    def with_later(self, later: "Plan") -> "Plan":
+        """Return the plan of a batch that somebody else has begun, once a later one has said more."""
+        return Plan(template=later.template or self.template, then=later.then or self.then)
+
+    def tasks(self, name: str, number: int) -> list[Task]:
+        """Return the tasks that are added when a round has finished; always the same ids for the same round."""
+        return [
+            Task.decode(body.encode()).copied({"id": f"{_THEN}.{name}.{number}" + (f".{place}" if place else "")})
+            for place, body in enumerate(self.then)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """How a round of a batch ended.
+
+    Attributes:
+        number: from 1.
+        finished: wall time in seconds since the epoch.
+        counts: of its tasks then, by COUNTED.
+    """
+
+    number: int
+    finished: float
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch as it stands. Times are wall times in seconds since the epoch.
+
+    Attributes:
+        name: of the batch, one in its queue.
+        state: see BatchState.
+        round: which one it is in, from 1.
+        is_canceled: whether it was canceled in this round.
+        template: what its tasks run, for people.
+        created: when it was begun.
+        sealed: when it was sealed; None = it is open.
+        finished: when this round finished; None = it has not.
+        counts: of its tasks, by COUNTED: `gone` are those that were cleared, purged, or are forgotten.
+        rounds: those that have finished, the last ones, oldest first.
+    """
+
+    name: str
+    state: BatchState
+    round: int = 1
+    is_canceled: bool = False
+    template: str = ""
+    created: float
+    sealed: float | None = None
+    finished: float | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    rounds: Sequence[Round] = ()
+
+    @property
+    def total(self) -> int:
+        """How many tasks were pushed to it."""
+        return sum(self.counts.values())
+
+    @property
+    def unfinished(self) -> int:
+        """How many of them have not ended."""
+        return sum(self.counts.get(name, 0) for name in UNFINISHED)
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return it as JSON has it, with the total."""
+        return {**asdict(self), "total": self.total}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return what `as_fields` gave."""
+        held = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
+        rounds = [Round(**each) for each in held.pop("rounds", ())]
+        return cls(**{**held, "state": BatchState(held["state"]), "rounds": rounds})
+
+    def check_takes(self, new: bool) -> None:  # noqa: FBT001 - of the one push that asks
+        """Raise BatchSealed when it takes no new task, and one comes."""
+        if new and self.state is not BatchState.OPEN:
+            raise sealed(self.name, self.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A task of a batch.
+
+    Attributes:
+        id: of the task.
+        state: one of COUNTED but `gone`.
+        params: as it was pushed with.
+    """
+
+    id: str
+    state: str
+    params: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+class Batches(Protocol):
+    """The batches of one queue. What every verb may raise is what the backend's own verbs raise.
+
+    All but `begin` and `list` raise BatchNotFound.
+    """
+
+    async def begin(self, name: str, plan: Plan) -> Batch:
+        """Open a batch, or say more of one that is open; return it as it is then, perhaps sealed or finished."""
+        ...
+
+    async def seal(self, name: str) -> Batch:
+        """Let it take no more tasks; one that has none left has finished. Repeating it is safe."""
+        ...
+
+    async def reopen(self, name: str) -> Batch:
+        """Let it take tasks again, in its next round if this one has finished. Repeating it is safe."""
+        ...
+
+    async def cancel(self, name: str) -> Batch:
+        """Seal it, end what waits, and ask what runs to end; some hundreds a call: repeat it while some wait.
+
+        Whoever does not repeat it leaves the rest to those who claim.
+        """
+        ...
+
+    async def find(self, name: str) -> Batch:
+        """Return it, counted."""
+        ...
+
+    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+        """Return up to `limit` batches in the store's order of names, from behind one; "" = the first; counted."""
+        ...
+
+    async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
+        """Return up to `limit` of its tasks in the store's order of ids, from behind one; "" = the first.
+
+        Args:
+            name: of the batch.
+            after: an id.
+            limit: at most MOST_LISTED.
+            state: `dead` = those alone.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsBatches(Protocol):
+    """A backend whose queue keeps batches."""
+
+    @property
+    def batches(self) -> Batches:
+        """The batches."""
+        ...
+
+
+def batches_of(backend: object) -> Batches:
+    """Return a backend's batches.
+
+    Raises:
+        ConfigurationError: it keeps none; says which do.
+    """
+    check_batches(backend)
+    assert isinstance(backend, KeepsBatches)
+    return backend.batches
+
+
+def check_batches(backend: Any) -> None:
+    """Raise ConfigurationError for a backend that keeps no batches; says which do."""
+    if not backend.capabilities.batches:
+        raise ConfigurationError(
+            f"the service of queue {backend.name!r} keeps nothing of a task but that it waits or is dead, so it has no"
+            " batches and no params; queues that have: embedded, SQLite, PostgreSQL, and these over HTTP"
+        )
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a batch; raises ConfigurationError for what can be none."""
+    if not task_ids.BATCH.fullmatch(name):
+        raise ConfigurationError(
+            f"{name[:80]!a} cannot name a batch: 1 to 64 letters, digits or ._- that begin with a letter or digit"
+        )
+    return name
+
+
+def sealed(name: str, state: BatchState) -> BatchSealed:
+    """Return what to say to who pushes to a batch that is not open."""
+    is_so = "is sealed" if state is BatchState.SEALED else "has finished"
+    return BatchSealed(
+        f"batch {name!r} {is_so}, so none of these tasks was added; take another name, or `jobq QUEUE batch reopen"
+        f" {name}` first"
+    )
+
+
+def missing(name: str) -> BatchNotFound:
+    """Return what to say of a batch that is not there."""
+    return BatchNotFound(
+        f"there is no batch {name!r} in this queue; `jobq QUEUE push --batch {name}` begins one, `jobq QUEUE batch"
+        " list` shows those there are"
+    )
+
+
+def counts_of(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by COUNTED, with zeros for what is not there."""
+    return {name: counts.get(name, 0) for name in COUNTED}
+
+
+MOST_ROUNDS: Final = 20  # kept of one batch
+
+
+def rounds_with(text: str, number: int, finished: float, counts: Mapping[str, int]) -> str:
+    """Return the rounds of a batch, as a store keeps them, once another one has finished."""
+    return json.dumps([*json.loads(text), [number, finished, [counts[name] for name in COUNTED]]][-MOST_ROUNDS:])
+
+
+def rounds_of(text: str) -> list[Round]:
+    """Return what `rounds_with` gave."""
+    return [
+        Round(number=number, finished=finished, counts=dict(zip(COUNTED, counts, strict=True)))
+        for number, finished, counts in json.loads(text)
+    ]

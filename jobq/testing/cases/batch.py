@@ -1,0 +1,270 @@
+"""Batches: what takes tasks, when it has finished, and that its counts are those of its tasks, whatever befalls them."""
+
+from datetime import timedelta
+from typing import Any
+
+from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of
+from jobq.errors import BatchNotFound, BatchSealed, DuplicateTask
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.task import Task
+from jobq.testing.cases import case
+from jobq.testing.harness import DONE, Bench, raises, task
+
+_THEN = Plan(template="python train.py", then=(Task.new(command="python merge.py", id="first").encode().decode(),))
+_SECONDS = 15.0  # by which what follows from the end of a batch has happened, whoever ended it
+
+
+@case("batches")
+async def an_open_batch_takes_tasks_and_never_ends(bench: Bench) -> None:
+    """Its tasks are its own, and the others are not; that all have ended ends it only once it is sealed."""
+    batches = _of(bench)
+    begun = await batches.begin("s7", _THEN)
+    assert (begun.state, begun.round, begun.total, begun.template) == (BatchState.OPEN, 1, 0, "python train.py")
+    await bench.pushed()
+    mine = await bench.pushed(2, batch="s7")
+    assert await _counts(bench, "s7") == counts_of({"ready": 2})
+    for delivery in await bench.take_all(3):
+        await delivery.settle(Complete(DONE))
+    found = await batches.find("s7")
+    assert (found.state, dict(found.counts)) == (BatchState.OPEN, counts_of({"succeeded": 2})), found
+    assert sorted(each.id for each in await batches.members("s7", "", 100)) == sorted(each.id for each in mine)
+    await bench.nothing()
+    assert (await batches.begin("s7", Plan())).template == "python train.py", "who comes later takes nothing away"
+
+
+@case("batches")
+async def a_sealed_batch_finishes_with_its_last_task_and_says_so_once(bench: Bench) -> None:
+    """What is to be run at its end is in the queue then, once, under an id that follows from the round."""
+    batches = _of(bench)
+    await batches.begin("s7", _THEN)
+    await bench.pushed(3, batch="s7")
+    first, second, third = await bench.take_all(3)
+    await first.settle(Complete(DONE))
+    sealed = await batches.seal("s7")
+    assert sealed.state is BatchState.SEALED
+    await second.settle(MoveToDeadLetters("failures", "by the suite"))
+    await third.renew(bench.lease)
+    await _stays(bench, "s7", BatchState.SEALED)
+    await third.settle(Complete(DONE))
+    await third.settle(Complete(DONE))  # the same again (S5)
+    ended = await _finished(bench, "s7")
+    assert dict(ended.counts) == counts_of({"succeeded": 2, "dead": 1})
+    assert [(each.number, dict(each.counts)) for each in ended.rounds] == [(1, dict(ended.counts))]
+    then = await bench.take()
+    assert (then.id, then.task.command) == ("jobq.then.s7.1", "python merge.py")
+    await batches.seal("s7")
+    await then.settle(Complete(DONE))
+    await bench.nothing()
+    assert (await batches.find("s7")).total == 3, "what is run then is not of the batch"
+
+
+@case("batches")
+async def an_empty_batch_finishes_when_it_is_sealed(bench: Bench) -> None:
+    """There is nothing to wait for."""
+    await _of(bench).begin("s7", _THEN)
+    await _of(bench).seal("s7")
+    assert (await _finished(bench, "s7")).total == 0
+    assert (await bench.take()).id == "jobq.then.s7.1"
+
+
+@case("batches")
+async def a_sealed_batch_takes_no_new_task_and_knows_its_own(bench: Bench) -> None:
+    """A push is refused whole; one whose answer was lost is answered as at first (S8)."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    mine = await bench.pushed(2, batch="s7")
+    await batches.seal("s7")
+    with raises(BatchSealed):
+        await bench.backend.push([task(), task(batch="s7")])
+    await bench.backend.push(mine)
+    await bench.counts(visible=2)
+    for delivery in await bench.take_all(2):
+        await delivery.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    with raises(BatchSealed):
+        await bench.pushed(batch="s7")
+    await bench.backend.push(mine)
+    assert (await batches.find("s7")).total == 2
+
+
+@case("batches")
+async def a_batch_that_nobody_began_takes_nothing(bench: Bench) -> None:
+    """A typo is no new batch; nor is an id that another batch has the same task."""
+    with raises(BatchNotFound):
+        await bench.backend.push([task(), task(batch="s7")])
+    await bench.counts()
+    batches = _of(bench)
+    for verb in (batches.find, batches.seal, batches.reopen, batches.cancel):
+        with raises(BatchNotFound):
+            await verb("s7")
+    with raises(BatchNotFound):
+        await batches.members("s7", "", 10)
+    await batches.begin("s7", Plan())
+    await batches.begin("s8", Plan())
+    (mine,) = await bench.pushed(batch="s7")
+    for other in ({"batch": "s8"}, {"batch": None}):
+        with raises(DuplicateTask):
+            await bench.backend.push([mine.copied(other)])
+    assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
+    assert [each.name for each in await batches.list("s7", 10)] == ["s8"]
+    assert [each.name for each in await batches.list("", 1)] == ["s7"]
+
+
+@case("batches")
+async def a_redrive_begins_the_next_round(bench: Bench) -> None:
+    """Its end is told again, under that round; a redrive before the end begins none."""
+    batches = _of(bench)
+    await batches.begin("s7", _THEN)
+    first, second = await bench.pushed(2, batch="s7")
+    await batches.seal("s7")
+    for each in (first, second):
+        await (await bench.take_id(each.id)).settle(MoveToDeadLetters("failures", "by the suite"))
+        if each is first:
+            await bench.backend.redrive([first.id])
+            assert (await batches.find("s7")).round == 1
+            await (await bench.take_id(first.id)).settle(MoveToDeadLetters("failures", "again"))
+    await _finished(bench, "s7")
+    await (await bench.take_id("jobq.then.s7.1")).settle(Complete(DONE))
+    dead = [each.id for each in await batches.members("s7", "", 10, "dead")]
+    assert sorted(dead) == sorted([first.id, second.id])
+    await bench.backend.redrive([first.id])
+    again = await batches.find("s7")
+    assert (again.state, again.round, again.finished) == (BatchState.SEALED, 2, None)
+    with raises(BatchSealed):
+        await bench.pushed(batch="s7")
+    assert [each.id for each in await batches.members("s7", "", 10, "dead")] == [second.id]
+    await (await bench.take_id(first.id)).settle(Complete(DONE))
+    ended = await _finished(bench, "s7")
+    assert dict(ended.counts) == counts_of({"succeeded": 1, "dead": 1})
+    assert [each.number for each in ended.rounds] == [1, 2]
+    assert (await bench.take()).id == "jobq.then.s7.2"
+
+
+@case("batches")
+async def reopened_it_takes_tasks_again(bench: Bench) -> None:
+    """In its next round, where it has finished; else it is as if it had not been sealed."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    await bench.pushed(batch="s7")
+    await batches.seal("s7")
+    assert (await batches.reopen("s7")).round == 1
+    await bench.pushed(batch="s7")
+    await batches.seal("s7")
+    for delivery in await bench.take_all(2):
+        await delivery.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    for _ in range(2):
+        again = await batches.reopen("s7")
+        assert (again.state, again.round, again.sealed, again.finished) == (BatchState.OPEN, 2, None, None)
+    await bench.pushed(batch="s7")
+    await batches.seal("s7")
+    await (await bench.take()).settle(Complete(DONE))
+    assert (await _finished(bench, "s7")).total == 3
+
+
+@case("batches")
+async def canceled_it_ends_what_waits_and_asks_what_runs(bench: Bench) -> None:
+    """It has finished when that has ended, too; a task that comes back has ended with that."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    await bench.pushed(batch="s7")
+    running = await bench.take()
+    await bench.pushed(2, batch="s7")
+    await bench.pushed(1, batch="s7", not_before=bench.clock.wall() + 3600)
+    (other,) = await bench.pushed()
+    canceled = await batches.cancel("s7")
+    assert canceled.is_canceled
+    assert await _counts(bench, "s7") == counts_of({"running": 1, "canceled": 3})
+    await _stays(bench, "s7", BatchState.SEALED)
+    assert (await running.renew(bench.lease)).cancel
+    await running.settle(Requeue(running.task.counters.raised(preemptions=1), timedelta(0)))
+    ended = await _finished(bench, "s7")
+    assert dict(ended.counts) == counts_of({"canceled": 4})
+    assert (await bench.take()).id == other.id
+    await bench.nothing()
+
+
+@case("batches")
+async def what_is_deleted_is_counted_as_gone(bench: Bench) -> None:
+    """Cleared, or purged: the counts are of all that was pushed, and who waits for the end hears of it."""
+    batches = _of(bench)
+    await batches.begin("s7", _THEN)
+    await bench.pushed(3, batch="s7")
+    await batches.seal("s7")
+    await (await bench.take()).settle(Complete(DONE))
+    lost = await bench.take()
+    await lost.settle(MoveToDeadLetters("failures", "by the suite"))
+    await bench.backend.clear()
+    ended = await _finished(bench, "s7")
+    assert dict(ended.counts) == counts_of({"succeeded": 1, "dead": 1, "gone": 1})
+    await bench.backend.purge_dead([lost.id])
+    assert await _counts(bench, "s7") == counts_of({"succeeded": 1, "gone": 2})
+    assert (await batches.find("s7")).round == 1
+    assert (await bench.take()).id == "jobq.then.s7.1"
+
+
+@case("batches")
+async def counts_follow_every_state(bench: Bench) -> None:
+    """Of a task that runs, runs out, comes back at once or later; its sum never changes."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    await bench.pushed(batch="s7")
+    assert await _counts(bench, "s7") == counts_of({"ready": 1})
+    delivery = await bench.take()
+    assert await _counts(bench, "s7") == counts_of({"running": 1})
+    await delivery.settle(Release())
+    assert await _counts(bench, "s7") == counts_of({"ready": 1})
+    delivery = await bench.take()
+    await delivery.settle(Requeue(delivery.task.counters.raised(failures=1), timedelta(seconds=2)))
+    assert await _counts(bench, "s7") == counts_of({"scheduled": 1})
+    await bench.clock.advance(3)
+    assert await _counts(bench, "s7") == counts_of({"ready": 1})
+    delivery = await bench.take()
+    await bench.expire()
+    expired = await _counts(bench, "s7")
+    assert expired in (counts_of({"expired": 1}), counts_of({"ready": 1})), expired
+    await (await bench.take()).settle(Complete(DONE))
+    assert await _counts(bench, "s7") == counts_of({"succeeded": 1})
+
+
+@case("batches")
+async def params_are_kept_with_the_task(bench: Bench) -> None:
+    """Texts and numbers come back as they were, by pages in the order of ids; they make no other task of it."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    params: list[dict[str, Any]] = [{"lr": 0.1, "seed": 7, "name": 'a "ü" \n'}, {"lr": 1e-7}, {}]
+    given = [task(id=f"s7.{number}", batch="s7", params=each or None) for number, each in enumerate(params)]
+    await bench.backend.push(given)
+    await bench.backend.push([given[0].copied({"params": {"lr": 0.2}})])
+    await (await bench.take_id("s7.0")).settle(Complete(DONE))
+    await (await bench.take_id("s7.1")).settle(MoveToDeadLetters("failures", "by the suite"))
+    first = await batches.members("s7", "", 2)
+    rest = await batches.members("s7", first[-1].id, 2)
+    found = [*first, *rest]
+    assert [each.id for each in found] == ["s7.0", "s7.1", "s7.2"]
+    assert [dict(each.params) for each in found] == params
+    assert [each.state for each in found] == ["succeeded", "dead", "ready"]
+    for number, each in enumerate(found):
+        assert [type(value) for value in each.params.values()] == [type(value) for value in params[number].values()]
+
+
+def _of(bench: Bench) -> Batches:
+    return batches_of(bench.backend)
+
+
+async def _counts(bench: Bench, name: str) -> dict[str, int]:
+    return dict((await batches_of(await bench.handle()).find(name)).counts)
+
+
+async def _stays(bench: Bench, name: str, state: BatchState) -> None:
+    await bench.clock.advance(1.0)
+    assert (await _of(bench).find(name)).state is state
+
+
+async def _finished(bench: Bench, name: str) -> Batch:
+    """Return the batch once it has finished; a worker that looks for tasks meanwhile is enough for that."""
+    until = bench.clock.boottime() + _SECONDS
+    while (found := await _of(bench).find(name)).state is not BatchState.FINISHED:
+        assert bench.clock.boottime() < until, f"it has not finished: {found}"
+        await bench.clock.advance(0.25)
+    return found
