@@ -130,11 +130,6 @@ class Batch:
         rounds = [Round(**each) for each in held.pop("rounds", ())]
         return cls(**{**held, "state": BatchState(held["state"]), "rounds": rounds})
 
-    def check_takes(self, new: bool) -> None:  # noqa: FBT001 - of the one push that asks
-        """Raise BatchSealed when it takes no new task, and one comes."""
-        if new and self.state is not BatchState.OPEN:
-            raise sealed(self.name, self.state)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Member:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from jobq.batches import Batch, BatchState, Member, Plan, Round, counts_of, missing
+from jobq.batches import Batch, BatchState, Member, Plan, Round, counts_of, missing, sealed
 from jobq.clock import Clock
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
@@ -62,7 +62,8 @@ class BatchBook:
     def open_for(self, name: str) -> HeldBatch:
         """Return a batch to which a task is to be added; raises BatchNotFound, BatchSealed."""
         held = self._found(name)
-        self._seen(held).check_takes(new=True)
+        if held.state is not BatchState.OPEN:
+            raise sealed(name, held.state)
         return held
 
     def add(self, held: HeldBatch, entry: Entry) -> None:

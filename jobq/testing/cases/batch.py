@@ -1,4 +1,4 @@
-"""Batches: what takes tasks, when it has finished, and that its counts are those of its tasks, whatever befalls them."""
+"""Batches: what takes tasks, when one has finished, and that its counts are those of its tasks, whatever comes."""
 
 from datetime import timedelta
 from typing import Any
