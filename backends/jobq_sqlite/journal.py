@@ -184,7 +184,7 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
         cancel_requested, outcome, reason, description,
     ) = row  # fmt: skip
-    state = _state(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
+    state = state_of(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
     return TaskRecord(
         id=id_,
         state=state,
@@ -203,7 +203,8 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
     )
 
 
-def _state(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+def state_of(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+    """Return where a task is, by what its row says."""
     match stored:
         case "leased":
             return TaskState.RUNNING if is_live else TaskState.EXPIRED

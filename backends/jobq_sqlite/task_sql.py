@@ -44,7 +44,7 @@ DELETED: Final = "deleted "
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
-    " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased')"
+    " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased'), EXISTS (SELECT 1 FROM outbox)"
 )
 PROMOTE_DUE: Final = (
     "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
@@ -143,8 +143,8 @@ def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> Nothing
     """Return None when a claim would find something, else when it could; takes no lock."""
     if confirm(database, queue):
         return NothingReady(None)  # the end of a pause is a change
-    ready, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
-    if ready:
+    ready, due, expiry, is_noted = database.execute(LOOK, {"queue": queue}).fetchone()
+    if ready or is_noted:
         return None
     moments = [] if due is None else [due - now.wall + now.boottime]
     moments += [] if expiry is None else [expiry]
@@ -187,7 +187,7 @@ def claim(
             journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
     if is_paused:
         return NothingReady(None)
-    _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
+    _, due, expiry, _ = database.execute(LOOK, {"queue": queue}).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
     if expiry is not None and expiry <= now.boottime:
