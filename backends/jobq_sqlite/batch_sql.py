@@ -28,6 +28,7 @@ _COLUMNS: Final = (
 )
 _FIND: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name = ?"  # noqa: S608 - constants of ours; so below
 _LIST: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name > ? ORDER BY name LIMIT ?"  # noqa: S608
+_IS_NOTED: Final = "SELECT 1 FROM outbox LIMIT 1"
 _NOTED: Final = f"SELECT {_COLUMNS} FROM batch WHERE batch_id IN (SELECT batch_id FROM outbox LIMIT ?)"  # noqa: S608
 STATES: Final = "SELECT state, outcome, count(*) FROM task WHERE batch_id = ? GROUP BY state, outcome"
 # These two states alone say too little; what is in one of them is looked at, row by row.
@@ -134,6 +135,8 @@ def advance(database: sqlite3.Connection, now: Now) -> bool:
         Whether tasks were added.
     """
     added = False
+    if database.execute(_IS_NOTED).fetchone() is None:  # as nearly always, in a quarter of the time
+        return added
     for row in database.execute(_NOTED, (_BATCHES_AT_ONCE,)).fetchall():
         batch, state, is_canceled = row[0], row[2], row[4]
         if state == BatchState.SEALED and is_canceled and not _canceled(database, batch, now):
