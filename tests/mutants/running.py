@@ -339,9 +339,16 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a paused file hands out",
         file="backends/jobq_sqlite/task_sql.py",
-        text="    if is_paused:\n        return NothingReady(None)\n",
-        wrong="    if False:\n        return NothingReady(None)\n",
+        text="    found = [] if is_paused else database",
+        wrong="    found = database",
         test="tests/conformance/test_sqlite.py::test_case",
+    ),
+    Mutant(
+        name="a canceled task that a pause finds lost waits for its end (PostgreSQL)",
+        file="backends/jobq_postgres/claimer.py",
+        text="await connection.fetch(CANCEL_IDLE, canceled)",
+        wrong="pass",
+        test="tests/journal/test_cancel.py::test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost",
     ),
     Mutant(
         name="a worker takes a paused queue for an empty one",
