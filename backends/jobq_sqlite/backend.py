@@ -86,7 +86,7 @@ class SqliteBackend:
             return None
         from jobq_sqlite.journal import SqliteJournal  # noqa: PLC0415 - as above
 
-        return SqliteJournal(self._linked, self._read, self._wake)
+        return SqliteJournal(self._linked, self._read, self._wake, self._looked_up_again)
 
     @property
     def _receiving(self) -> "QueueReceiver":
