@@ -359,6 +359,13 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         "::test_a_pause_that_ends_after_an_empty_look_is_followed_by_another_look",
     ),
     Mutant(
+        name="a failure that is held on a paused queue is settled",
+        file="jobq/run/worker/worker.py",
+        text="empty=not (deliveries or is_paused)",
+        wrong="empty=not deliveries",
+        test="tests/process/test_breaker.py::test_a_paused_queue_is_no_empty_one",
+    ),
+    Mutant(
         name="what a deleted queue's ids name anew has lower tokens",
         file="backends/jobq_sqlite/queue_admin.py",
         text="UPDATE host SET epoch = max(epoch, highest_epoch) + 1",
