@@ -388,6 +388,13 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         "::test_a_push_that_is_given_up_while_it_takes_back_names_what_may_be_there",
     ),
     Mutant(
+        name="one refusal ends a pause",
+        file="backends/jobq_azure/storage/pause_look.py",
+        text="now - self._denied_since < DENIED_SECONDS",
+        wrong="now < self._denied_since",
+        test="tests/azure/test_pause.py::test_who_may_look_no_more_goes_on_like_who_never_might",
+    ),
+    Mutant(
         name="a look for a pause that fails ends it",
         file="backends/jobq_azure/storage/pause_look.py",
         text="            except (JobqError, TimeoutError) as error:\n",
