@@ -21,7 +21,7 @@ from jobq.journal.records import this_holder
 from jobq.servable import IDS_KEPT
 from jobq_postgres import migrations
 from jobq_postgres.retention import JournalRetention
-from jobq_postgres.settle import LeasedRow
+from jobq_postgres.settle import CANCEL_IDLE, LeasedRow
 
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
 _FULL_LOOK_SECONDS: Final = 5.0
@@ -99,14 +99,15 @@ SWEEP: Final = f"""
         UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL,
             holder = NULL, beat = NULL
         FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
-        RETURNING task.rank, task.position)
+        RETURNING task.seq, task.rank, task.position, task.cancel_requested)
     SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
         (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
             WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
         (SELECT paused IS NOT NULL FROM jobq.queue WHERE queue_id = $1) AS is_paused,
-        ready.rank, ready.position, ready.tasks
+        ready.rank, ready.position, ready.tasks, ready.canceled
     FROM jobq.version
-    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
+    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks,
+        array_agg(seq) FILTER (WHERE cancel_requested) AS canceled FROM ready GROUP BY rank) AS ready ON true
 """  # noqa: S608
 FORGET_ATTEMPTS: Final = f"""
     DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
@@ -297,6 +298,9 @@ class Claimer:
         self.next_due = math.inf if first["next_due"] is None else first["next_due"]
         if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW
+        # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
+        if canceled := [seq for row in rows for seq in row["canceled"] or ()]:
+            await connection.fetch(CANCEL_IDLE, canceled)
         moved = {row["rank"]: row["position"] for row in rows if row["rank"] is not None}
         for rank, position in moved.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))

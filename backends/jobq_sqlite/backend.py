@@ -87,7 +87,7 @@ class SqliteBackend:
             return None
         from jobq_sqlite.journal import SqliteJournal  # noqa: PLC0415 - as above
 
-        return SqliteJournal(self._linked, self._read, self._wake)
+        return SqliteJournal(self._linked, self._read, self._wake, self._looked_up_again)
 
     @property
     def batches(self) -> "SqliteBatches":
