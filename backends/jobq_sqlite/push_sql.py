@@ -15,7 +15,7 @@ from jobq_sqlite.bulk import some
 from jobq_sqlite.task_sql import Now, confirm
 
 _IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
-_FORGET_AT_ONCE: Final = 200
+_FORGET_AT_ONCE: Final = 180
 _FORGETTING: Final = 4.0  # times what a push of many took to add them
 # Explicit numbers: SQLite's own begin again where rows are gone.
 _NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
