@@ -173,7 +173,7 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
         "UPDATE batch SET state = 'finished', finished_at = ?, rounds = ? WHERE batch_id = ?",
         (now.wall, rounds_with(rounds, number, now.wall, counts), batch),
     )
-    tasks = Plan.decode(plan).tasks(name, number)
+    tasks = Plan.decode(plan).tasks(number)
     for task in tasks:
         try:
             push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now)
