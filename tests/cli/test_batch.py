@@ -74,7 +74,7 @@ def test_several_pushes_to_one_that_stays_open(jobq: Jobq) -> None:
 def test_a_canceled_one_has_finished_when_what_runs_has_ended(jobq: Jobq) -> None:
     jobq("demo", "push", "--batch", "s7", *["-c", "echo begun; sleep 60"] * 3)
     jobq("demo", "push", "-c", "echo other")
-    worker = jobq.start("demo", "worker", "--json", "--visibility-timeout", "4s", "--stop-grace", "1s")
+    worker = jobq.start("demo", "worker", "--json", "--stop-grace", "1s")
     assert worker.stdout is not None
     assert any(json.loads(line)["event"] == "task.output" for line in worker.stdout)
     assert "terminal" in jobq("demo", "batch", "cancel", "s7", code=2).err
