@@ -304,6 +304,17 @@ class Task(Checked):
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
         return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
 
+    def in_batch(self, name: str) -> "Task":
+        """Return the task as it is pushed to a batch; raises MalformedTask for one that can be of none."""
+        if self.batch == name:
+            return self
+        made = self.copied({"batch": name})
+        try:
+            made._check()  # noqa: SLF001 - of this class
+        except FieldError as error:
+            raise MalformedTask(error.what, error.where) from None
+        return made
+
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
         return self if self.epoch == epoch else self.copied({"epoch": epoch})
