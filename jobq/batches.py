@@ -9,7 +9,7 @@ that (has the batch ended, what is to be run then) is found out afterwards, from
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
@@ -58,12 +58,22 @@ class Plan:
         """Return the plan of a batch that somebody else has begun, once a later one has said more."""
         return Plan(template=later.template or self.template, then=later.then or self.then)
 
-    def tasks(self, name: str, number: int) -> list[Task]:
+    def tasks(self, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished; always the same ids for the same round."""
-        return [
-            Task.decode(body.encode()).copied({"id": f"{_THEN}.{name}.{number}" + (f".{place}" if place else "")})
-            for place, body in enumerate(self.then)
-        ]
+        return [_in_round(Task.decode(body.encode()), number) for body in self.then]
+
+
+def _in_round(task: Task, number: int) -> Task:
+    work = task.work and replace(task.work, round=number)  # what a producer has signed stays as it is
+    return task.copied({"id": f"{task.id}.{number}", "work": work})
+
+
+def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:
+    """Return tasks that are to be run at the end of each round of a batch, under ids that no other batch's have."""
+    return [
+        task.copied({"id": f"{_THEN}.{name}" + (f":{place}" if place > 1 else "")})  # no name holds a colon
+        for place, task in enumerate(tasks, 1)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -296,7 +296,9 @@ class Task(Checked):
             queue: where it goes on.
             origin: the queue that it comes from.
         """
-        first, hops = (self.id, 0) if self.work is None else (self.work.id, len(self.work.hops))
+        first, hops = self.id, 0
+        if self.work is not None and self.work.hops:
+            first, hops = self.work.first_id, len(self.work.hops)
         id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))

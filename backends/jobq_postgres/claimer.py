@@ -21,12 +21,10 @@ import asyncpg
 
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
-from jobq.servable import IDS_KEPT
 from jobq_postgres import migrations
 from jobq_postgres.advance import Advanced
-from jobq_postgres.batch_retention import forget_batches
-from jobq_postgres.retention import JournalRetention
-from jobq_postgres.settle import LOST, TELL_GONE, LeasedRow
+from jobq_postgres.forgetting import Forgetting
+from jobq_postgres.settle import CANCEL_IDLE, LOST, LeasedRow
 
 _log: Final = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
@@ -35,10 +33,8 @@ _FULL_SWEEP_SECONDS: Final = 30.0
 _CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no restraint
 _RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
 _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
-_FORGET_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS: Final = 1.0  # the statement may have been held up, and be done yet
 _SWEPT_AT_ONCE: Final = 500
-_FORGOTTEN_AT_ONCE: Final = 1000
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE: Final = """
@@ -96,29 +92,17 @@ SWEEP: Final = f"""
         UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL,
             holder = NULL, beat = NULL
         FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
-        RETURNING task.rank, task.position)
+        RETURNING task.seq, task.rank, task.position, task.cancel_requested)
     SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
         (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
             WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
         (SELECT paused IS NOT NULL FROM jobq.queue WHERE queue_id = $1) AS is_paused,
         CASE WHEN $3 THEN EXISTS (SELECT FROM jobq.outbox WHERE queue_id = $1) END AS is_told,
-        ready.rank, ready.position, ready.tasks
+        ready.rank, ready.position, ready.tasks, ready.canceled
     FROM jobq.version
-    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks FROM ready GROUP BY rank) AS ready ON true
+    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks,
+        array_agg(seq) FILTER (WHERE cancel_requested) AS canceled FROM ready GROUP BY rank) AS ready ON true
 """  # noqa: S608
-FORGET_ATTEMPTS: Final = f"""
-    DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
-        SELECT queue_id, id, attempt FROM jobq.attempt
-        WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at
-        LIMIT {_FORGOTTEN_AT_ONCE})
-"""  # noqa: S608 - constants of ours
-FORGET: Final = f"""
-    WITH gone AS (DELETE FROM jobq.submission WHERE (queue_id, id) IN (
-        SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
-        ORDER BY ended_at LIMIT {_FORGOTTEN_AT_ONCE}) RETURNING queue_id, batch_id),
-    {TELL_GONE.strip()}
-    SELECT count(*) FROM gone
-"""  # noqa: S608 - as above
 
 
 class Claimer:
@@ -147,8 +131,7 @@ class Claimer:
         self.is_told = False
         self._advance = advance
         self._outbox_look_after = 0.0  # restraint: who holds an old snapshot keeps there what is dead
-        self._keep = keep
-        self._trimming = JournalRetention(most_bytes)
+        self._forgetting = Forgetting(keep, most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
         self._notes = 0  # how often it was notified of tasks; and at the last sweep
@@ -156,7 +139,6 @@ class Claimer:
         self._last = 0  # the last position that was taken, at the last sweep
         self._full_look_after = 0.0  # restraint
         self._sent_lease = 0.0
-        self._forgot_at = -math.inf  # with the first sweep: many a worker ends within a minute
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
         self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
         self._ask_again_at = 0.0
@@ -313,14 +295,16 @@ class Claimer:
         self.next_due = math.inf if first["next_due"] is None else first["next_due"]
         if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW
+        # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
+        is_told = bool(first["is_told"])
+        if canceled := [seq for row in rows for seq in row["canceled"] or ()]:
+            is_told |= any(row["batch_id"] is not None for row in await connection.fetch(CANCEL_IDLE, canceled))
         moved = {row["rank"]: row["position"] for row in rows if row["rank"] is not None}
         for rank, position in moved.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))
         if looks:
-            self.is_told = bool(first["is_told"]) and await self._act(connection, moved)
-        if now - self._forgot_at > _FORGET_SECONDS:
-            self._forgot_at = now
-            await self._forget(connection, queue)
+            self.is_told = is_told and await self._act(connection, moved)
+        await self._forgetting.step(connection, queue)
         return moved
 
     async def _act(self, connection: Any, moved: dict[int, int]) -> bool:
@@ -336,17 +320,6 @@ class Claimer:
         for rank, position in done.lowest.items():
             moved[rank] = min(position, moved.get(rank, position))
         return True
-
-    async def _forget(self, connection: Any, queue: int) -> None:
-        keep = max(IDS_KEPT, self._keep or IDS_KEPT)
-        forgotten = await connection.fetchval(FORGET, queue, keep)
-        dropped = ""
-        if self._keep is not None:
-            dropped = await connection.execute(FORGET_ATTEMPTS, queue, self._keep)
-            await self._trimming.step(connection, queue)
-        await forget_batches(connection, queue, keep)
-        if forgotten == _FORGOTTEN_AT_ONCE or dropped == f"DELETE {_FORGOTTEN_AT_ONCE}" or self._trimming.goes_on:
-            self._forgot_at = -math.inf  # there is more: go on with the next sweep, or it would only grow
 
 
 def _leased(queue: int, row: Any) -> LeasedRow:

@@ -108,7 +108,7 @@ BURY: Final = f"""
     {_NOTED}
     SELECT seq FROM x
 """  # noqa: S608
-_TOLD: Final = f", {TELL.format(ended='x').strip()} SELECT seq, batch_id FROM x"
+_TOLD: Final = f", {TELL.format(ended='x').strip()} SELECT seq, batch_id FROM x"  # noqa: S608
 WITH_BATCHES: Final = {each: each.replace("SELECT seq FROM x", _TOLD) for each in (COMPLETE, BURY)}
 SAID_BEFORE: Final = """
     SELECT u.seq FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) AS u (seq, queue_id, id, said)

@@ -26,12 +26,13 @@ from jobq_sqlite.task_sql import ClaimedRow, Now
 T = TypeVar("T")
 if TYPE_CHECKING:
     from jobq.examination import Finding
+    from jobq_sqlite.batches import SqliteBatches
     from jobq_sqlite.delivery import SqliteDelivery
     from jobq_sqlite.journal import SqliteJournal
     from jobq_sqlite.leases import SqliteLeases
     from jobq_sqlite.receiver import QueueReceiver
 
-_CAPABILITIES: Final = replace(DATABASE, shares_machine=True)
+_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True)
 
 
 class SqliteBackend:
@@ -86,7 +87,14 @@ class SqliteBackend:
             return None
         from jobq_sqlite.journal import SqliteJournal  # noqa: PLC0415 - as above
 
-        return SqliteJournal(self._linked, self._read, self._wake)
+        return SqliteJournal(self._linked, self._read, self._wake, self._looked_up_again)
+
+    @property
+    def batches(self) -> "SqliteBatches":
+        """The batches of this queue, in the same file."""
+        from jobq_sqlite.batches import SqliteBatches  # noqa: PLC0415 - as above
+
+        return SqliteBatches(self._linked, self._read, self._keep or 0.0)
 
     @property
     def _receiving(self) -> "QueueReceiver":

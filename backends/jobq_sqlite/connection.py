@@ -55,7 +55,8 @@ class SqliteConnection:
 
     Args:
         file: opened by `start`.
-        on_foreign_write: called after another process has written, while anyone watches; never by this class.
+        on_foreign_write: called after another process has written, while anyone watches, and after tasks were added
+            that nobody here has pushed; never by this class.
     """
 
     def __init__(self, file: OpenFile, on_foreign_write: Callable[[], None]) -> None:

@@ -2,12 +2,13 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_sqlite import journal_writer
 from jobq_sqlite.connection import SqliteConnection
-from jobq_sqlite.task_sql import Now
+from jobq_sqlite.task_sql import Now, confirm
 
 T = TypeVar("T")
 _COLUMNS: Final = (
@@ -63,14 +64,20 @@ class SqliteJournal:
         link: gives the connection that writes, and the queue's number.
         read: runs a function on the one that reads; it gets the queue's number, too.
         changed: called when something may have changed that a receive waits for.
+        looked_up_again: has the queue looked up anew after a call that finds it deleted.
     """
 
     def __init__(
-        self, link: Callable[[], Awaitable[tuple[SqliteConnection, int]]], read: _Read, changed: Callable[[], None]
+        self,
+        link: Callable[[], Awaitable[tuple[SqliteConnection, int]]],
+        read: _Read,
+        changed: Callable[[], None],
+        looked_up_again: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._link = link
         self._read = read
         self._changed = changed
+        self._looked_up_again = looked_up_again
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
         """Look up by id, with the last attempt."""
@@ -153,12 +160,14 @@ class SqliteJournal:
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """End what waits, and ask for the end of what runs, in short transactions."""
         connection, queue = await self._link()
-        answers = await connection.each(ids, lambda database, now, id_: _cancel(database, queue, id_, now))
+        with self._looked_up_again():
+            answers = await connection.each(ids, lambda database, now, id_: _cancel(database, queue, id_, now))
         self._changed()
         return answers
 
 
 def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> Canceled:
+    confirm(database, queue)
     row = database.execute(
         "SELECT seq, state, deliveries, holder, started_at, expires_at, outcome FROM task"
         " WHERE queue_id = ? AND id = ?",
@@ -184,7 +193,7 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
         cancel_requested, outcome, reason, description,
     ) = row  # fmt: skip
-    state = _state(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
+    state = state_of(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
     return TaskRecord(
         id=id_,
         state=state,
@@ -203,7 +212,8 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
     )
 
 
-def _state(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+def state_of(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+    """Return where a task is, by what its row says."""
     match stored:
         case "leased":
             return TaskState.RUNNING if is_live else TaskState.EXPIRED

@@ -34,5 +34,7 @@ class LoopConnection(ThreadConnection):
     def _hand_over(self) -> None:
         handed_in, self._handed_in = self._handed_in, []
         wanted = [operation for operation in handed_in if not operation.answer.cancelled()]
-        transaction.run(wanted, self._database, self.file)
+        added = transaction.run(wanted, self._database, self.file)
         deliver(wanted)
+        if added:
+            self._on_foreign_write()

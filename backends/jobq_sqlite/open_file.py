@@ -21,7 +21,7 @@ from jobq_sqlite.host import BootedHost
 from jobq_sqlite.same_file import SameFile
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 10
+SCHEMA_VERSION: Final = 11
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
 ADDED_BY: Final = {
     1: "schema.sql",
@@ -34,6 +34,7 @@ ADDED_BY: Final = {
     8: "workers.sql",
     9: "pauses.sql",
     10: "highest_epoch.sql",
+    11: "batches.sql",
 }
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005

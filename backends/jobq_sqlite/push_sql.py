@@ -1,10 +1,12 @@
 """Adding tasks as SQL, and forgetting as many that have ended; on the connection's thread, in its transaction."""
 
+import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from jobq.batches import BatchState, missing, sealed
 from jobq.errors import DuplicateTask
 from jobq.servable import IDS_KEPT
 from jobq.task import Task
@@ -13,11 +15,12 @@ from jobq_sqlite.bulk import some
 from jobq_sqlite.task_sql import Now, confirm
 
 _IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
-_FORGET_AT_ONCE: Final = 200
+_FORGET_AT_ONCE: Final = 180
 _FORGETTING: Final = 4.0  # times what a push of many took to add them
 # Explicit numbers: SQLite's own begin again where rows are gone.
 _NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
 OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
+_IS_KNOWN: Final = "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = ? AND id = ?)"
 _FORGET: Final = "DELETE FROM task WHERE seq = ?"
 
 
@@ -46,11 +49,12 @@ def push(
     """
     confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
     epoch, newest = database.execute(_NEWEST).fetchone()
+    numbers = _batches(database, queue, rows)
     began, before = time.monotonic(), database.total_changes
     database.executemany(
-        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, state, available_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [(seq, *_columns(queue, row, epoch, now)) for seq, row in enumerate(rows, newest + 1)],
+        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, batch_id, params, state,"
+        " available_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [(seq, *_columns(queue, row, epoch, numbers, now)) for seq, row in enumerate(rows, newest + 1)],
     )
     if database.total_changes - before != len(rows):
         _refuse_other_payloads(database, queue, rows)
@@ -63,12 +67,40 @@ def push(
     return int(epoch)
 
 
-def _columns(queue: int, row: NewRow, epoch: int, now: Now) -> tuple[Any, ...]:
+def params_of(stored: str | None) -> dict[str, str | int | float]:
+    """Return what a task was pushed with, for a table of results."""
+    return {} if stored is None else json.loads(stored)
+
+
+def _batches(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> dict[str | None, int | None]:
+    """Return the numbers of the batches that are named; raises BatchNotFound, BatchSealed for a new task of one."""
+    numbers: dict[str | None, int | None] = {None: None}
+    for name in {row.task.batch for row in rows} - {None}:
+        assert name is not None
+        found = database.execute(
+            "SELECT batch_id, state FROM batch WHERE queue_id = ? AND name = ?", (queue, name)
+        ).fetchone()
+        numbers[name] = None if found is None else found[0]
+        if found is not None and found[1] == BatchState.OPEN:
+            continue
+        if any(
+            database.execute(_IS_KNOWN, (queue, row.task.id)).fetchone() == (0,)
+            for row in rows
+            if row.task.batch == name
+        ):
+            raise missing(name) if found is None else sealed(name, BatchState(found[1]))
+    return numbers
+
+
+def _columns(
+    queue: int, row: NewRow, epoch: int, numbers: Mapping[str | None, int | None], now: Now
+) -> tuple[Any, ...]:
     task = row.task
+    params = None if task.params is None else json.dumps(task.params)
     body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
     waits = task.not_before is not None and task.not_before > now.wall
     where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
-    return queue, task.id, task.priority, row.fingerprint, epoch, body, *where
+    return queue, task.id, task.priority, row.fingerprint, epoch, body, numbers[task.batch], params, *where
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:

@@ -123,6 +123,7 @@ def delete(database: sqlite3.Connection, queue: int, *, only_empty: bool) -> Non
         raise QueueNotEmpty("tasks have come meanwhile, so it is not deleted")
     database.execute("UPDATE host SET epoch = max(epoch, highest_epoch) + 1")
     database.execute(END_ALL_LEASES, (queue,))
+    database.execute("DELETE FROM batch WHERE queue_id = ?", (queue,))
     database.execute("UPDATE queue SET name = ? || queue_id WHERE queue_id = ?", (DELETED, queue))
 
 

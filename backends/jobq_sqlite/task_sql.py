@@ -44,7 +44,7 @@ DELETED: Final = "deleted "
 LOOK: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = :queue AND state = 'ready'),"
     " (SELECT min(available_at) FROM task WHERE queue_id = :queue AND state = 'scheduled'),"
-    " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased')"
+    " (SELECT min(expires_at) FROM task WHERE queue_id = :queue AND state = 'leased'), EXISTS (SELECT 1 FROM outbox)"
 )
 PROMOTE_DUE: Final = (
     "UPDATE task SET state = 'ready' WHERE seq IN (SELECT seq FROM task"
@@ -140,11 +140,10 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
 
 
 def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
-    """Return None when a claim would find something, else when it could; takes no lock."""
-    if confirm(database, queue):
-        return NothingReady(None)  # the end of a pause is a change
-    ready, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
-    if ready:
+    """Return None when a claim would find something, or end a lease, else when it could; takes no lock."""
+    is_paused = confirm(database, queue)
+    ready, due, expiry, is_noted = database.execute(LOOK, {"queue": queue}).fetchone()
+    if is_noted or (ready and not is_paused):  # the end of a pause is a change
         return None
     moments = [] if due is None else [due - now.wall + now.boottime]
     moments += [] if expiry is None else [expiry]
@@ -185,14 +184,12 @@ def claim(
         journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):
             journal_writer.trim(database, queue, trimming, now.boottime - now.ahead)
-    if is_paused:
-        return NothingReady(None)
-    _, due, expiry = database.execute(LOOK, {"queue": queue}).fetchone()
+    _, due, expiry, _ = database.execute(LOOK, {"queue": queue}).fetchone()
     if due is not None and due <= now.wall:
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
     if expiry is not None and expiry <= now.boottime:
         _promote_expired(database, queue, now, journaled=holder is not None)
-    found = database.execute(CLAIM, (queue, limit)).fetchall()
+    found = [] if is_paused else database.execute(CLAIM, (queue, limit)).fetchall()
     if not found:
         return nothing_ready(database, queue, now) or NothingReady(now.boottime - now.ahead)
     receipts = receipts or [secrets.token_hex(16) for _ in found]

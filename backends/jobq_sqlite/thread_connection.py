@@ -175,7 +175,8 @@ class ThreadConnection(SqliteConnection):
         wanted = [operation for operation in batch if not operation.answer.cancelled()]
         began = time.monotonic()
         try:
-            transaction.run(wanted, database, self.file)
+            if transaction.run(wanted, database, self.file):
+                self._call_on_loop(self._on_foreign_write)
         except BaseException:
             _refuse(wanted, f"the thread that writes {self._path} has failed")
             raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
+from jobq_sqlite import batch_sql
 from jobq_sqlite.bulk import SECONDS_AT_ONCE
 from jobq_sqlite.errors import leaves_doubt, translate
 from jobq_sqlite.open_file import OpenFile
@@ -46,27 +47,31 @@ class Operation:
     error: BaseException | None = None
 
 
-def run(batch: Sequence[Operation], database: sqlite3.Connection, file: OpenFile) -> None:
-    """Give every operation its value or error; those that write are durably committed, or were not done at all."""
+def run(batch: Sequence[Operation], database: sqlite3.Connection, file: OpenFile) -> bool:
+    """Give every operation its value or error; those that write are durably committed, or were not done at all.
+
+    Returns:
+        Whether tasks were added that none of them has pushed: a batch has finished.
+    """
     path = file.path
     try:
         now = file.now(database)
     except sqlite3.Error as error:
-        return _fail(batch, translate(error, path))
+        _fail(batch, translate(error, path))
+        return False
     except JobqError as error:
-        return _fail(batch, error)
+        _fail(batch, error)
+        return False
     writers = [operation for operation in batch if not _answered_without_lock(operation, database, now, path)]
-    if not writers:
-        return None
     try:
-        _run_in_one_transaction(writers, database, file)
+        return bool(writers) and _run_in_one_transaction(writers, database, file)
     except sqlite3.Error as error:
         _fail(writers, translate(error, path))
     except JobqError as error:
         _fail(writers, error)
     except Exception as error:  # noqa: BLE001 - such as MemoryError: the callers hear of it, the thread lives on
         _fail(writers, BackendUnavailable(f"{path}: {error!r}; nothing was changed"))
-    return None
+    return False
 
 
 def _answered_without_lock(operation: Operation, database: sqlite3.Connection, now: Now, path: Path) -> bool:
@@ -82,15 +87,17 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
     return not operation.writes or operation.value is not None or operation.error is not None
 
 
-def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> None:
+def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> bool:
     if database.in_transaction:
         database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
     _take_write_lock(database, file.busy_timeout)
     try:
         now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
         now = now._replace(bulk_until=time.monotonic() + SECONDS_AT_ONCE)
+        added = batch_sql.advance(database, now)  # what an older jobq has left, and what a cancel has
         for operation in writers:
             _run_one(operation, database, now)
+        added = batch_sql.advance(database, now) or added
     except BaseException:
         _roll_back(database)
         raise
@@ -104,6 +111,7 @@ def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connecti
         for operation in writers:
             operation.error = (operation.unknown or BackendUnavailable)(text)
     file.confirm()  # S1: what was written to a file that nobody will open is not acknowledged
+    return added
 
 
 def _take_write_lock(database: sqlite3.Connection, patience: float) -> None:

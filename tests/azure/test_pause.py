@@ -79,6 +79,25 @@ async def test_a_look_that_fails_changes_nothing(stage: Stage, monkeypatch: pyte
     assert await stage.backend.receive(1, LEASE, NOW) == []
 
 
+async def test_who_may_look_no_more_goes_on_like_who_never_might(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stayed paused for ever; a refusal of a moment still ends no pause (L4)."""
+    monkeypatch.setattr(pause_look, "PAUSED_SECONDS", 0.0)
+    monkeypatch.setattr(pause_look, "LOOK_SECONDS", 0.0)
+    await stage.pushed(2)
+    await stage.backend.pause(_MARK)
+    stage.proxy.strike(Strike.DENY, count=100, matches=lambda request: request.query.get("comp") == "metadata")
+    assert await stage.backend.receive(1, LEASE, NOW) == []
+    assert await stage.backend.receive(1, LEASE, NOW) == []
+    assert not caplog.text
+    monkeypatch.setattr(pause_look, "DENIED_SECONDS", 0.0)
+    for _ in range(2):
+        await stage.take()
+    assert caplog.text.count("so its pause is over here") == 1
+    assert await stage.backend.paused() is None
+
+
 async def test_who_may_not_look_is_told_once_where_it_asks_for_more(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

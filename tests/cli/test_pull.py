@@ -38,6 +38,16 @@ def test_failure_is_given_back_then_given_up(jobq: Jobq) -> None:
     assert jobq("demo", "pull", "--json", code=4).objects == [{"id": None, "result": "none"}]
 
 
+def test_what_it_may_not_run_is_given_back_and_it_says_why(jobq: Jobq) -> None:
+    (id_,) = jobq.fill(Task.new(kwargs={"n": 1}))
+    said = jobq("demo", "pull", code=1).err
+    assert said.startswith(f"task {id_} was given back unstarted: this task is meant for a library callback; ")
+    jobq("demo", "clear", "--yes")
+    jobq.fill(Task.new(call="math:sqrt", kwargs={}))
+    said = jobq("demo", "pull", code=1, env={"JOBQ_ALLOW_CALLS": "math:sin"}).err
+    assert said.endswith(" was given back unstarted: math:sqrt is not among JOBQ_ALLOW_CALLS\n")
+
+
 def test_waits_for_a_task(jobq: Jobq) -> None:
     jobq.fill()
     process = jobq.start("demo", "pull", "--wait", "30s")

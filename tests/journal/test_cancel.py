@@ -5,6 +5,8 @@ from datetime import timedelta
 
 from jobq.backend import Backend
 from jobq.journal.records import TaskState
+from jobq.journal.store import journal_of
+from jobq.pausing import mark_of, pausable
 
 from .conftest import Place, everywhere
 
@@ -68,6 +70,21 @@ def test_a_wish_outlives_the_worker(place: Place) -> None:
     place.work()
     assert place.status(id_)["state"] == "canceled"
     assert sorted(place.jobq.folder.glob("ran-*")) == ran
+
+
+def test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost(place: Place) -> None:
+    """It stayed leased, or waiting, until somebody resumed."""
+    (id_,) = place.push("true")
+
+    async def unfinished(backend: Backend) -> int:
+        await backend.receive(1, timedelta(seconds=1), timedelta(0))
+        assert await journal_of(backend).cancel([id_]) == ["stopping"]
+        await pausable(backend).pause(mark_of(""))
+        await backend.receive(1, timedelta(seconds=1), timedelta(seconds=3))
+        return (await backend.stats()).unfinished
+
+    assert place.inside(unfinished) == 0
+    assert place.status(id_)["state"] == "canceled"
 
 
 def test_what_has_ended_stays(place: Place) -> None:

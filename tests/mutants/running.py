@@ -339,9 +339,16 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a paused file hands out",
         file="backends/jobq_sqlite/task_sql.py",
-        text="    if is_paused:\n        return NothingReady(None)\n",
-        wrong="    if False:\n        return NothingReady(None)\n",
+        text="    found = [] if is_paused else database",
+        wrong="    found = database",
         test="tests/conformance/test_sqlite.py::test_case",
+    ),
+    Mutant(
+        name="a canceled task that a pause finds lost waits for its end (PostgreSQL)",
+        file="backends/jobq_postgres/claimer.py",
+        text="await connection.fetch(CANCEL_IDLE, canceled)",
+        wrong="pass",
+        test="tests/journal/test_cancel.py::test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost",
     ),
     Mutant(
         name="a worker takes a paused queue for an empty one",
@@ -350,6 +357,13 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         wrong="            if False:\n",
         test="tests/unit/run/test_empty_queue.py"
         "::test_a_pause_that_ends_after_an_empty_look_is_followed_by_another_look",
+    ),
+    Mutant(
+        name="a failure that is held on a paused queue is settled",
+        file="jobq/run/worker/worker.py",
+        text="empty=not (deliveries or is_paused)",
+        wrong="empty=not deliveries",
+        test="tests/process/test_breaker.py::test_a_paused_queue_is_no_empty_one",
     ),
     Mutant(
         name="what a deleted queue's ids name anew has lower tokens",
@@ -372,6 +386,13 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         wrong="        return given_up\n",
         test="tests/azure/faults/test_answers.py"
         "::test_a_push_that_is_given_up_while_it_takes_back_names_what_may_be_there",
+    ),
+    Mutant(
+        name="one refusal ends a pause",
+        file="backends/jobq_azure/storage/pause_look.py",
+        text="now - self._denied_since < DENIED_SECONDS",
+        wrong="now < self._denied_since",
+        test="tests/azure/test_pause.py::test_who_may_look_no_more_goes_on_like_who_never_might",
     ),
     Mutant(
         name="a look for a pause that fails ends it",

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from jobq.pausing import mark_of
 from jobq.run.circuit_breaker import LATELY_SECONDS, MOST_BLAMES, MOST_RESTARTS, Breaker
 from jobq.run.stopping import Stopping
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
+from jobq.testing.faults import FaultyBackend
+from jobq_sqlite import SqliteBackend
 from tests.process.stage import Stage, stage_in
 
 LIMIT = 5
@@ -151,3 +154,33 @@ async def test_p8_a_notice_or_a_stop_settles_what_is_held(stage: Stage, how: str
     await stage.until(lambda: stage.told("task.retry_scheduled"), 5.0)
     stopping.now("the test is over")
     await worker
+
+
+async def test_a_paused_queue_is_no_empty_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure that waited for company was settled, and paid for its machine."""
+    looks: list[bool] = []
+    take_in = Breaker.queue_is_empty
+
+    def looked(breaker: Breaker, *, empty: bool) -> None:
+        take_in(breaker, empty=empty)
+        looks.append(empty)
+        stage._changed.set()
+
+    monkeypatch.setattr(Breaker, "queue_is_empty", looked)
+    assert isinstance(stage.backend, FaultyBackend)
+    assert isinstance(stage.backend.inner, SqliteBackend)
+    stage.backend = queue = stage.backend.inner
+    (first,) = await stage.push("echo runs; until test -e release; do sleep 0.02; done; exit 1", cwd=str(stage.folder))
+    await stage.push("sleep 60")
+    worker = asyncio.create_task(stage.worker(num_workers=2, max_consecutive_failures=2).run())
+    await stage.until_printed("runs")
+    await stage.until(lambda: len(stage.told("task.started")) == 2)
+    await queue.pause(mark_of(""))
+    looks.clear()
+    (stage.folder / "release").touch()
+    await stage.until(lambda: looks and stage.told("task.failed"))
+    await queue.resume()
+    await stage.push("exit 1")
+    assert (await worker).exit_code == 1
+    (found,) = [each.body for each in await queue.peek(3) if each.id == first]
+    assert Task.decode(found).counters.failures == 0

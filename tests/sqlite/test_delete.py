@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
+from jobq.journal.store import journal_of
 from jobq.pausing import Pause
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_sqlite.backend import SqliteBackend
@@ -137,7 +138,7 @@ async def test_who_makes_a_queue_takes_away_what_a_delete_has_left(tmp_path: Pat
 
 
 async def test_an_operator_who_had_it_open_is_told_too(tmp_path: Path) -> None:
-    """The service answered that the queue was paused: the mark stood on the one that was deleted."""
+    """The service answered that the queue was paused, and that ids are unknown: it looked at what was deleted."""
     file = virtual_file(tmp_path)
     async with backend(file) as stale, backend(file) as another:
         uses = (
@@ -145,6 +146,7 @@ async def test_an_operator_who_had_it_open_is_told_too(tmp_path: Path) -> None:
             stale.resume,
             lambda: stale.redrive(["id"]),
             lambda: stale.purge_dead(["id"]),
+            lambda: journal_of(stale).cancel(["id"]),
             stale.delete,
         )
         for use in uses:

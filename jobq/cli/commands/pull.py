@@ -83,10 +83,13 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
 
     reports: list[DeliveryReport] = []
     paused: list[str] = []
+    not_allowed: dict[object, str] = {}  # why, by the ids of tasks
 
     def on_event(event: Event) -> None:
         if event.name == "queue.paused":
             paused.append(str(event.fields["detail"]))
+        elif event.name == "task.not_allowed":
+            not_allowed[event.fields["task_id"]] = f": {event.fields['detail']}"
         screen.on_event(event)
 
     def on_report(_delivery: "Delivery", report: "DeliveryReport") -> None:
@@ -104,7 +107,8 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
             )
             result = await worker.run()
     for report in reports:
-        terminal.say(f"task {report.task_id} {_fate(report)}", is_error=_result(report) != "done")
+        why = not_allowed.get(report.task_id, "")
+        terminal.say(f"task {report.task_id} {_fate(report)}{why}", is_error=_result(report) != "done")
     if not (reports or result.exit_code):
         why = f": it is {terminal.visible(paused[0])}" if paused else ""
         terminal.say(f"no task on {backend.name}{why}")

@@ -252,7 +252,8 @@ class Worker:
                 is_idle = self._free == self._settings.num_workers
                 for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
                     self._start(supervisor, delivery, since, group, place)
-                self._breaker.queue_is_empty(empty=not deliveries)
+                is_paused = bool(self._attempts and not deliveries and await receiving.paused(None))
+                self._breaker.queue_is_empty(empty=not (deliveries or is_paused))
                 if await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime):
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company

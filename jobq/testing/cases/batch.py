@@ -3,14 +3,17 @@
 from datetime import timedelta
 from typing import Any
 
-from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of
+from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of, named_for_end
 from jobq.errors import BatchNotFound, BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, raises, task
 
-_THEN = Plan(template="python train.py", then=(Task.new(command="python merge.py", id="first").encode().decode(),))
+_THEN = Plan(
+    template="python train.py",
+    then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="python merge.py")])),
+)
 _SECONDS = 15.0  # by which what follows from the end of a batch has happened, whoever ended it
 
 

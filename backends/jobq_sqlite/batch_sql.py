@@ -1,0 +1,217 @@
+"""Batches as SQL; on the connection's thread, transacted. Triggers in batches.sql note which are to be looked at."""
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from jobq.batches import (
+    Batch,
+    BatchState,
+    Member,
+    Plan,
+    counts_of,
+    missing,
+    rounds_of,
+    rounds_with,
+)
+from jobq.errors import DuplicateTask
+from jobq.servable import IDS_KEPT
+from jobq_sqlite import journal_writer, push_sql
+from jobq_sqlite.bulk import ROWS_AT_ONCE, some
+from jobq_sqlite.push_sql import NewRow
+from jobq_sqlite.task_sql import Now, confirm
+
+_BATCHES_AT_ONCE: Final = 100
+_COLUMNS: Final = (
+    "batch_id, name, state, round, is_canceled, plan, created_at, sealed_at, finished_at, gone, rounds, queue_id"
+)
+_FIND: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name = ?"  # noqa: S608 - constants of ours; so below
+_LIST: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name > ? ORDER BY name LIMIT ?"  # noqa: S608
+_IS_NOTED: Final = "SELECT 1 FROM outbox LIMIT 1"
+_NOTED: Final = f"SELECT {_COLUMNS} FROM batch WHERE batch_id IN (SELECT batch_id FROM outbox LIMIT ?)"  # noqa: S608
+STATES: Final = "SELECT state, outcome, count(*) FROM task WHERE batch_id = ? GROUP BY state, outcome"
+# These two states alone say too little; what is in one of them is looked at, row by row.
+TIMED: Final = (
+    "SELECT (SELECT count(*) FROM task WHERE batch_id = :batch AND state = 'scheduled' AND available_at <= :wall),"
+    " (SELECT count(*) FROM task WHERE batch_id = :batch AND state = 'leased' AND expires_at <= :boottime)"
+)
+IS_LEFT: Final = (
+    "SELECT EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'ready')"
+    " OR EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'scheduled')"
+    " OR EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'leased')"
+)
+WAITING: Final = "SELECT seq FROM task WHERE batch_id = ? AND state IN ('ready', 'scheduled') LIMIT ?"
+ASK_RUNNING: Final = "UPDATE task SET cancel_requested = 1 WHERE batch_id = ? AND state = 'leased'"
+MEMBERS: Final = (
+    "SELECT id, state, outcome, available_at <= :wall, coalesce(expires_at, 0) > :boottime, params FROM task"
+    " WHERE batch_id = :batch AND id > :after ORDER BY id LIMIT :limit"
+)
+DEAD_MEMBERS: Final = MEMBERS.replace(" ORDER", " AND state = 'dead' ORDER")
+_NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
+_FORGET: Final = (
+    "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
+)
+_OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
+_NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"
+_log: Final = logging.getLogger(__name__)
+
+
+def begin(database: sqlite3.Connection, queue: int, name: str, plan: Plan, now: Now, keep: float) -> Batch:
+    """Open a batch, or say more of one that is open; forget those whose ids are forgotten, too."""
+    confirm(database, queue)
+    database.execute(_FORGET, (queue, now.wall - max(keep, IDS_KEPT.total_seconds())))
+    database.execute(
+        "INSERT INTO batch (queue_id, name, state, plan, created_at) VALUES (?, ?, 'open', ?, ?)"
+        " ON CONFLICT (queue_id, name) DO NOTHING",
+        (queue, name, plan.encode(), now.wall),
+    )
+    row = _row(database, queue, name)
+    if row[2] == BatchState.OPEN:
+        said = Plan.decode(row[5]).with_later(plan).encode()
+        database.execute("UPDATE batch SET plan = ? WHERE batch_id = ?", (said, row[0]))
+    return find(database, queue, name, now)
+
+
+def seal(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+    """Let it take no more tasks."""
+    _sealed(database, queue, name, now)
+    advance(database, now)
+    return find(database, queue, name, now)
+
+
+def cancel(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+    """Seal it, end what waits as far as there is time, and ask what runs to end."""
+    batch = _sealed(database, queue, name, now)
+    database.execute("UPDATE batch SET is_canceled = 1 WHERE batch_id = ? AND state = 'sealed'", (batch,))
+    advance(database, now)
+    return find(database, queue, name, now)
+
+
+def reopen(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+    """Let it take tasks again."""
+    confirm(database, queue)
+    batch = _row(database, queue, name)[0]
+    database.execute(_NEXT_ROUND, (batch,))
+    database.execute(_OPEN, (batch,))
+    return find(database, queue, name, now)
+
+
+def find(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+    """Return a batch, counted; raises BatchNotFound."""
+    return _seen(database, _row(database, queue, name), now)
+
+
+def listed(database: sqlite3.Connection, queue: int, after: str, limit: int, now: Now) -> Sequence[Batch]:
+    """Return some, by name."""
+    return [_seen(database, row, now) for row in database.execute(_LIST, (queue, after, limit)).fetchall()]
+
+
+def members(
+    database: sqlite3.Connection, queue: int, name: str, after: str, limit: int, state: str | None, now: Now
+) -> Sequence[Member]:
+    """Return some of its tasks, by id."""
+    from jobq_sqlite.journal import state_of  # noqa: PLC0415 - whoever claims needs none of it
+
+    values = {"batch": _row(database, queue, name)[0], "after": after, "limit": limit}
+    found = database.execute(
+        MEMBERS if state is None else DEAD_MEMBERS, {**values, "wall": now.wall, "boottime": now.boottime}
+    )
+    return [
+        Member(
+            id=id_,
+            state=str(state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
+            params=push_sql.params_of(params),
+        )
+        for id_, stored, outcome, is_due, is_live, params in found
+    ]
+
+
+def advance(database: sqlite3.Connection, now: Now) -> bool:
+    """See to what follows from what has ended: cancel what waits of a canceled batch, finish one that has none left.
+
+    Returns:
+        Whether tasks were added.
+    """
+    added = False
+    if database.execute(_IS_NOTED).fetchone() is None:  # as nearly always, in a quarter of the time
+        return added
+    for row in database.execute(_NOTED, (_BATCHES_AT_ONCE,)).fetchall():
+        batch, state, is_canceled = row[0], row[2], row[4]
+        if state == BatchState.SEALED and is_canceled and not _canceled(database, batch, now):
+            continue  # there is more: the note stays, and the next one that writes goes on
+        if state == BatchState.SEALED and database.execute(IS_LEFT, {"batch": batch}).fetchone() == (0,):
+            added = _finish(database, row, now) or added
+        database.execute("DELETE FROM outbox WHERE batch_id = ?", (batch,))
+    return added
+
+
+def _sealed(database: sqlite3.Connection, queue: int, name: str, now: Now) -> int:
+    confirm(database, queue)
+    batch = int(_row(database, queue, name)[0])
+    database.execute(
+        "UPDATE batch SET state = 'sealed', sealed_at = ? WHERE batch_id = ? AND state = 'open'", (now.wall, batch)
+    )
+    database.execute(_NOTE, (batch,))
+    return batch
+
+
+def _canceled(database: sqlite3.Connection, batch: int, now: Now) -> bool:
+    """Cancel some; return whether none is left that waits."""
+    database.execute(ASK_RUNNING, (batch,))
+    waiting = [row[0] for row in database.execute(WAITING, (batch, ROWS_AT_ONCE))]
+    done = some(waiting, lambda seq: database.execute(journal_writer.CANCEL_IDLE, (now.wall, seq)), now.bulk_until)
+    return len(done) == len(waiting) < ROWS_AT_ONCE
+
+
+def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> bool:
+    """Finish its round, and add what is to be run then; return whether there is any."""
+    batch, name, number, plan, rounds, queue = row[0], row[1], row[3], row[5], row[10], row[11]
+    counts = _seen(database, row, now).counts
+    database.execute(
+        "UPDATE batch SET state = 'finished', finished_at = ?, rounds = ? WHERE batch_id = ?",
+        (now.wall, rounds_with(rounds, number, now.wall, counts), batch),
+    )
+    tasks = Plan.decode(plan).tasks(number)
+    for task in tasks:
+        try:
+            push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now)
+        except DuplicateTask as error:  # somebody has given another task such an id
+            _log.error("batch %s has finished, and what was to be run then is not queued: %s", name, error)
+    return bool(tasks)
+
+
+def _row(database: sqlite3.Connection, queue: int, name: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = database.execute(_FIND, (queue, name)).fetchone()
+    if row is None:
+        raise missing(name)
+    return row
+
+
+def _seen(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> Batch:
+    batch, name, state, number, is_canceled, plan, created, sealed_at, finished, gone, rounds, _ = row
+    found = {(stored, outcome): count for stored, outcome, count in database.execute(STATES, (batch,))}
+    due, expired = database.execute(TIMED, {"batch": batch, "wall": now.wall, "boottime": now.boottime}).fetchone()
+    counts = {
+        "ready": found.get(("ready", None), 0) + due,
+        "scheduled": found.get(("scheduled", None), 0) - due,
+        "running": found.get(("leased", None), 0) - expired,
+        "expired": expired,
+        "succeeded": found.get(("done", None), 0),
+        "dead": found.get(("dead", None), 0),
+        "canceled": found.get(("done", "canceled"), 0),
+        "gone": gone,
+    }
+    return Batch(
+        name=name,
+        state=BatchState(state),
+        round=number,
+        is_canceled=bool(is_canceled),
+        template=Plan.decode(plan).template,
+        created=created,
+        sealed=sealed_at,
+        finished=finished,
+        counts=counts_of(counts),
+        rounds=rounds_of(rounds),
+    )

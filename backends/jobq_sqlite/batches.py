@@ -1,0 +1,67 @@
+"""The protocol's face of a queue's batches."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from jobq.batches import Batch, Member, Plan
+from jobq_sqlite import batch_sql
+from jobq_sqlite.connection import Link, T
+from jobq_sqlite.task_sql import Now
+
+_Verb = Callable[[sqlite3.Connection, int, str, Now], Batch]
+
+
+class _Read(Protocol):
+    async def __call__(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T: ...
+
+
+class SqliteBatches:
+    """The batches of one queue.
+
+    Args:
+        link: gives the connection that writes, and the queue's number.
+        read: runs a function on the one that reads; it gets the queue's number, too.
+        keep: for how many seconds the journal keeps what has ended; 0 = it is off.
+    """
+
+    def __init__(self, link: Callable[[], Awaitable[Link]], read: _Read, keep: float) -> None:
+        self._link = link
+        self._read = read
+        self._keep = keep
+
+    async def begin(self, name: str, plan: Plan) -> Batch:
+        """Open one, or say more of it."""
+        return await self._write(
+            lambda database, queue, name, now: batch_sql.begin(database, queue, name, plan, now, self._keep), name
+        )
+
+    async def seal(self, name: str) -> Batch:
+        """Let it take no more tasks."""
+        return await self._write(batch_sql.seal, name)
+
+    async def reopen(self, name: str) -> Batch:
+        """Let it take tasks again."""
+        return await self._write(batch_sql.reopen, name)
+
+    async def cancel(self, name: str) -> Batch:
+        """Seal it, end what waits, and ask what runs to end."""
+        return await self._write(batch_sql.cancel, name)
+
+    async def find(self, name: str) -> Batch:
+        """Return it, counted."""
+        return await self._read(lambda database, queue, now: batch_sql.find(database, queue, name, now))
+
+    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+        """Return some, by name."""
+        return await self._read(lambda database, queue, now: batch_sql.listed(database, queue, after, limit, now))
+
+    async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
+        """Return some of its tasks, by id."""
+        return await self._read(
+            lambda database, queue, now: batch_sql.members(database, queue, name, after, limit, state, now)
+        )
+
+    async def _write(self, verb: _Verb, name: str) -> Batch:
+        connection, queue = await self._link()
+        return await connection.submit(lambda database, now: verb(database, queue, name, now), may_undo=True)
