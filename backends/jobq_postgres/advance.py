@@ -32,15 +32,18 @@ HOLD: Final = """
 """
 DELETE: Final = "DELETE FROM jobq.outbox WHERE queue_id = $1 AND n = ANY ($2::bigint[])"
 ADD_GONE: Final = "UPDATE jobq.batch SET gone = gone + $2 WHERE batch_id = $1"
-IS_LEFT: Final = "SELECT EXISTS (SELECT FROM jobq.task WHERE batch_id = $1)"
+# As a range in the order of the index of batches: with "= $1" the planner may take another one that has the order, too,
+# and walk over all tasks for want of one.
+_OF_BATCH: Final = "batch_id >= $1 AND batch_id < $1::integer + 1"
+IS_LEFT: Final = f"SELECT true FROM jobq.task WHERE {_OF_BATCH} ORDER BY batch_id, seq LIMIT 1"  # noqa: S608
 FINISH: Final = """
     UPDATE jobq.batch SET state = 'finished', finished_at = to_timestamp($2), rounds = $3 WHERE batch_id = $1
 """
 # What is still to be canceled: not those whose workers have been asked.
 HOLD_TASKS: Final = f"""
     SELECT seq, coalesce(expires_at > clock_timestamp(), false) AS is_live FROM jobq.task
-    WHERE batch_id = $1 AND NOT (cancel_requested AND coalesce(expires_at > statement_timestamp(), false))
-    ORDER BY seq LIMIT {TASKS_AT_ONCE} FOR UPDATE
+    WHERE {_OF_BATCH} AND NOT (cancel_requested AND coalesce(expires_at > statement_timestamp(), false))
+    ORDER BY batch_id, seq LIMIT {TASKS_AT_ONCE} FOR UPDATE
 """  # noqa: S608
 
 

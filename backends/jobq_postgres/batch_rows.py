@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from jobq.batches import MOST_LISTED, Batch, BatchState, Member, Plan, counts_of, rounds_of
 
-# Of each batch that `found` names. What has ended and is not dead is in jobq.submission alone.
+# Of each batch that `found` names. What has ended and is not dead is in jobq.submission alone. That it has ended is no
+# condition of the search: for that the planner might walk through all of the queue that has.
 _COUNTED: Final = """
     SELECT found.*, extract(epoch FROM created_at)::float8 AS created, extract(epoch FROM sealed_at)::float8 AS sealed,
         extract(epoch FROM finished_at)::float8 AS finished, extract(epoch FROM clock_timestamp())::float8 AS now,
@@ -19,9 +20,9 @@ _COUNTED: Final = """
         count(*) FILTER (WHERE expires_at > statement_timestamp()) AS running,
         count(*) FILTER (WHERE expires_at <= statement_timestamp()) AS expired
         FROM jobq.task WHERE task.batch_id = found.batch_id) AS waiting,
-    LATERAL (SELECT count(*) FILTER (WHERE outcome IS DISTINCT FROM 'canceled') AS succeeded,
-        count(*) FILTER (WHERE outcome = 'canceled') AS canceled
-        FROM jobq.submission WHERE submission.batch_id = found.batch_id AND ended_at IS NOT NULL) AS ended
+    LATERAL (SELECT count(*) FILTER (WHERE ended_at IS NOT NULL AND outcome IS DISTINCT FROM 'canceled') AS succeeded,
+        count(*) FILTER (WHERE ended_at IS NOT NULL AND outcome = 'canceled') AS canceled
+        FROM jobq.submission WHERE submission.batch_id = found.batch_id) AS ended
     ORDER BY found.name
 """
 FIND: Final = f"""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settle
+from jobq_postgres.advance import Advanced
 from jobq_postgres.advancing import Advancing
 from jobq_postgres.claimer import Claimer
 from jobq_postgres.errors import NoAnswer
@@ -57,7 +58,7 @@ class Connections:
         self.queue = queue
         self._changed = changed
         self._advancing = Advancing(queue, self._made_ready)
-        self.claimer = Claimer(server.place, self._advancing.step, keep=keep, most_bytes=most_bytes)
+        self.claimer = Claimer(server.place, self._swept, keep=keep, most_bytes=most_bytes)
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
@@ -154,6 +155,13 @@ class Connections:
 
         # A renewal goes before settles, and one that its keeper has given up makes way for the next at once.
         return Group(self._leases, execute, key=lambda change: change.row.seq, early=verb == "renew", gives_up=True)
+
+    async def _swept(self, connection: Any) -> Advanced:
+        """Do the step that a sweep has found to do, on the connection that claims."""
+        done = await self._advancing.step(connection)
+        if done.goes_on:
+            self._advancing.soon(self._claims)
+        return done
 
     def _made_ready(self, lowest: Mapping[int, int]) -> None:
         """Take in what a step of `advance` has added, and notified the others of."""

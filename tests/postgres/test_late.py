@@ -76,8 +76,8 @@ class Overtaken:
             await self._happens()
         return rows
 
-    async def execute(self, statement: str, *values: Any) -> str:
-        return str(await self._connection.execute(statement, *values))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 @pytest.fixture
