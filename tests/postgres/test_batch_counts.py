@@ -27,6 +27,7 @@ class Crowd:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_over = asyncio.Event()
+        self._is_pushed = asyncio.Event()
         self.acknowledged = 0
         self.sums: list[tuple[int, int, int]] = []  # acknowledged before, the sum of the counts, and acknowledged after
 
@@ -35,6 +36,7 @@ class Crowd:
             for number in range(30):
                 count = _CALL if number % 10 == 5 else 20
                 self.acknowledged += len(await pusher.push(tasks(count, f"p{number}", batch="s7")))
+        self._is_pushed.set()
 
     async def work(self, number: int) -> None:
         async with self._handle() as worker:
@@ -46,14 +48,18 @@ class Crowd:
 
     async def disturb(self) -> None:
         async with self._handle() as operator:
-            for number in range(12):
+            number = 0
+            while not self._is_pushed.is_set():
                 dead = [letter.id for letter in await operator.dead_letters(40)]
-                await operator.redrive(dead[:10])
-                await journal_of(operator).cancel(dead[:3])
-                await operator.purge_dead(dead[20:30])
-                if number == 6:
+                await operator.redrive(dead[:5])
+                await journal_of(operator).cancel(dead[:2])
+                await operator.purge_dead(dead[5:8])
+                number += 1
+                if number % 8 == 0:
                     await operator.clear_some("")
                     await self.forget()
+            await operator.purge_dead([letter.id for letter in await operator.dead_letters(3)])
+            await operator.clear_some("")
 
     async def forget(self) -> None:
         """Let retention find what has ended so far, by the sweep of a new process."""

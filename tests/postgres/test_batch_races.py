@@ -14,7 +14,7 @@ import pytest
 
 from jobq.batches import BatchState, Plan, named_for_end
 from jobq.errors import BatchSealed, DuplicateTask
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, queue_admin, settle
 from jobq_postgres.advance import Advanced, advance
@@ -58,9 +58,18 @@ async def sealed(queue: PostgresBackend) -> list[PostgresDelivery]:
 
 
 async def done(connection: Any, delivery: PostgresDelivery) -> None:
-    """Complete a task in the transaction that the connection has open, and tell nobody."""
-    _, *values = settling(Complete(DONE), b"", Complete(DONE).key)
-    answers, tells = await settle.settle(connection, settle.COMPLETE, [Change(delivery._row, tuple(values))])
+    """Complete a task over this connection, and do nothing of what follows."""
+    await _settled(connection, settle.COMPLETE, delivery, Complete(DONE))
+
+
+async def buried(connection: Any, delivery: PostgresDelivery) -> None:
+    """Likewise, as a dead letter."""
+    await _settled(connection, settle.BURY, delivery, MoveToDeadLetters("failures", ""))
+
+
+async def _settled(connection: Any, statement: str, delivery: PostgresDelivery, settlement: Settlement) -> None:
+    _, *values = settling(settlement, b"", settlement.key)
+    answers, tells = await settle.settle(connection, statement, [Change(delivery._row, tuple(values))])
     assert (answers, tells) == ([None], True)
 
 
@@ -120,7 +129,7 @@ async def test_a_redrive_before_the_finish_keeps_it_from_finishing(
     queue: PostgresBackend, sealed: list[PostgresDelivery], one: Any, two: Any
 ) -> None:
     """Its transaction is open when somebody looks: the look leaves the batch alone, and later finds the task."""
-    await sealed[0].settle(MoveToDeadLetters("failures", ""))
+    await buried(two, sealed[0])
     await done(two, sealed[1])
     redriving = one.transaction()
     await redriving.start()
@@ -140,7 +149,7 @@ async def test_a_redrive_after_the_finish_begins_the_next_round(
     queue: PostgresBackend, sealed: list[PostgresDelivery], one: Any, two: Any
 ) -> None:
     """The finish is open when it comes: it waits, and then finds the batch finished."""
-    await sealed[0].settle(MoveToDeadLetters("failures", ""))
+    await buried(two, sealed[0])
     await done(two, sealed[1])
     finishing = two.transaction()
     await finishing.start()
