@@ -120,12 +120,12 @@ async def a_redrive_begins_the_next_round(bench: Bench) -> None:
     await batches.begin("s7", _THEN)
     first, second = await bench.pushed(2, batch="s7")
     await batches.seal("s7")
-    for each in (first, second):
-        await (await bench.take_id(each.id)).settle(MoveToDeadLetters("failures", "by the suite"))
-        if each is first:
-            await bench.backend.redrive([first.id])
-            assert (await batches.find("s7")).round == 1
-            await (await bench.take_id(first.id)).settle(MoveToDeadLetters("failures", "again"))
+    held = {each.id: each for each in await bench.take_all(2)}
+    await held[first.id].settle(MoveToDeadLetters("failures", "by the suite"))
+    await bench.backend.redrive([first.id])
+    assert (await batches.find("s7")).round == 1
+    await (await bench.take_id(first.id)).settle(MoveToDeadLetters("failures", "again"))
+    await held[second.id].settle(MoveToDeadLetters("failures", "by the suite"))
     await _finished(bench, "s7")
     await (await bench.take_id("jobq.then.s7.1")).settle(Complete(DONE))
     dead = [each.id for each in await batches.members("s7", "", 10, "dead")]
