@@ -13,15 +13,18 @@ from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError
-from jobq.formats import task_ids
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, MalformedTask
+from jobq.formats import task_fields, task_ids
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.task import Task
+from jobq.task import MAX_BODY_BYTES, Task
 
 COUNTED: Final = ("ready", "scheduled", "running", "expired", "succeeded", "dead", "canceled", "gone")
 UNFINISHED: Final = ("ready", "scheduled", "running", "expired")
 MOST_LISTED: Final = 500  # batches, or members of one, of one call
+MOST_TEMPLATE_CHARACTERS: Final = 4096
+MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
+_MOST_ROUND: Final = 2**31 - 1
 
 
 class BatchState(StrEnum):
@@ -60,10 +63,42 @@ class Plan:
 
     def tasks(self, name: str, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished; always the same ids for the same round."""
-        return [
-            Task.decode(body.encode()).copied({"id": f"{_THEN}.{name}.{number}" + (f".{place}" if place else "")})
-            for place, body in enumerate(self.then)
-        ]
+        return [_then(body, name, number, place) for place, body in enumerate(self.then)]
+
+    def checked(self, name: str) -> Self:
+        """Return the plan itself, of a batch of this name, if what it says can be kept, and queued as a pushed task is.
+
+        For whoever takes a plan in: what cannot be queued would be met when a round has finished, by nobody who could
+        do anything about it.
+
+        Raises:
+            MalformedTask: says what is wrong, and where.
+        """
+        try:
+            task_fields.text(self.template)
+        except ValueError as error:
+            raise MalformedTask(str(error), "template") from None
+        if len(self.template) > MOST_TEMPLATE_CHARACTERS:
+            raise MalformedTask(
+                f"has {len(self.template)} characters, and is for people, who read {MOST_TEMPLATE_CHARACTERS} at most",
+                "template",
+            )
+        if len(self.then) > MOST_THEN:
+            raise MalformedTask(f"has {len(self.then)} tasks, at most {MOST_THEN} are added at an end", "then")
+        for place, body in enumerate(self.then):
+            try:
+                _then(body, name, _MOST_ROUND, place).checked()
+            except MalformedTask as error:
+                raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
+        if (size := sum(len(body.encode()) for body in self.then)) > MAX_BODY_BYTES:
+            raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
+        return self
+
+
+def _then(body: str, name: str, number: int, place: int) -> Task:
+    # No name of a batch holds a colon: "s7.1" in its first round, and the second task of "s7", are told apart by it.
+    id_ = f"{_THEN}.{name}.{number}" + (f":{place}" if place else "")
+    return Task.decode(body.encode("utf-8", "surrogatepass")).copied({"id": id_})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +161,11 @@ class Batch:
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Return what `as_fields` gave."""
-        held = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
-        rounds = [Round(**each) for each in held.pop("rounds", ())]
+        held = {name: value for name, value in fields.items() if name in cls.__annotations__}  # a newer one adds some
+        rounds = [
+            Round(**{name: value for name, value in each.items() if name in Round.__annotations__})
+            for each in held.pop("rounds", ())
+        ]
         return cls(**{**held, "state": BatchState(held["state"]), "rounds": rounds})
 
 
