@@ -85,13 +85,14 @@ class Plan:
             )
         if len(self.then) > MOST_THEN:
             raise MalformedTask(f"has {len(self.then)} tasks, at most {MOST_THEN} are added at an end", "then")
+        size = sum(len(body.encode("utf-8", "surrogatepass")) for body in self.then)
+        if size > MAX_BODY_BYTES:
+            raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
         for place, body in enumerate(self.then):
             try:
                 _then(body, name, _MOST_ROUND, place).checked()
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
-        if (size := sum(len(body.encode()) for body in self.then)) > MAX_BODY_BYTES:
-            raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
         return self
 
 
@@ -191,7 +192,12 @@ class Batches(Protocol):
     """
 
     async def begin(self, name: str, plan: Plan) -> Batch:
-        """Open a batch, or say more of one that is open; return it as it is then, perhaps sealed or finished."""
+        """Open a batch, or say more of one that is open; return it as it is then, perhaps sealed or finished.
+
+        Raises:
+            ConfigurationError: the name can be none (`checked_name`).
+            MalformedTask: the plan cannot be carried out (`Plan.checked`).
+        """
         ...
 
     async def seal(self, name: str) -> Batch:
@@ -265,6 +271,13 @@ def checked_name(name: str) -> str:
         raise ConfigurationError(
             f"{name[:80]!a} cannot name a batch: 1 to 64 letters, digits or ._- that begin with a letter or digit"
         )
+    return name
+
+
+def findable_name(name: str) -> str:
+    """Return a name that a batch may have; raises BatchNotFound for what can be none, before a store is asked."""
+    if not task_ids.BATCH.fullmatch(name):
+        raise missing(name[:80])
     return name
 
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jobq.batches import MOST_LISTED, Batch, Member, Plan, checked_name
+from jobq.batches import MOST_LISTED, Batch, Member, Plan, checked_name, findable_name
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -64,7 +64,7 @@ class HttpBatches:
 
 
 def _path(name: str) -> str:
-    return f"/batches/{quote(checked_name(name), safe='')}"
+    return f"/batches/{quote(findable_name(name), safe='')}"
 
 
 def _page(after: str, limit: int) -> dict[str, str]:

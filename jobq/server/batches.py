@@ -1,13 +1,14 @@
 """The endpoints of a queue's batches, as `jobq.batches.Batches` has them."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from jobq.batches import MOST_LISTED, Batch, Batches, Plan, batches_of, checked_name
+from jobq.batches import MOST_LISTED, Batch, Batches, Plan, batches_of, checked_name, findable_name
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.request import RequestCall
+from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
-from jobq.task import Task
 
 _LIMIT: Final = Parameter(
     name="limit",
@@ -43,11 +44,10 @@ async def begin(call: RequestCall) -> Reply:
 
     The answer shows it as it is then, perhaps sealed or finished. The same request again changes nothing.
     """
-    name = checked_name(call.path["name"])
-    plan = Plan(template=call.body.template, then=tuple(call.body.then)).checked(name)
-    if plan.then:  # who adds a task is found by what it runs, as after a push
-        call.audited["work"] = [Task.decode(body.encode()).fingerprint().hex() for body in plan.then]
-    batches, name = await _named(call)
+    batches, name = await _named(call, checked_name)
+    plan, work = await aside(call.size, lambda: _plan(call.body, name))
+    if work:  # who adds a task is found by what it runs, as after a push
+        call.audited["work"] = work
     return 202, _shown(call, await batches.begin(name, plan))
 
 
@@ -87,9 +87,15 @@ async def members(call: RequestCall) -> Reply:
     return 200, {"tasks": shown, "next": _next([each.id for each in found], limit)}
 
 
-async def _named(call: RequestCall) -> tuple[Batches, str]:
+def _plan(body: schemas.BatchPlan, name: str) -> tuple[Plan, list[str]]:
+    """Return what is said of a batch, and a hash of each task that is added at its end; raises MalformedTask."""
+    plan = Plan(template=body.template, then=tuple(body.then)).checked(name)
+    return plan, [task.fingerprint().hex() for task in plan.tasks(name, 1)]
+
+
+async def _named(call: RequestCall, read: Callable[[str], str] = findable_name) -> tuple[Batches, str]:
     """Return the queue's batches, and the name of the one that the call is about, which the audit has."""
-    name = call.audited["batch"] = checked_name(call.path["name"])
+    name = call.audited["batch"] = read(call.path["name"])
     return batches_of(await call.backend()), name
 
 

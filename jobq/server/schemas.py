@@ -333,7 +333,7 @@ class BatchPlan(Body):
     """What who begins a batch says of it; `jobq.batches.Plan.checked` has the bounds."""
 
     template: Annotated[
-        str, Field(max_length=MOST_TEMPLATE_CHARACTERS, description="What its tasks run, for people.")
+        Shown, Field(max_length=MOST_TEMPLATE_CHARACTERS, description="What its tasks run, for people.")
     ] = ""
     then: Annotated[
         list[str],
