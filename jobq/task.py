@@ -94,6 +94,13 @@ class _State(Checked):
     not_before: float | None = field(task_fields.moment)
 
 
+class _Kept(Checked):
+    """What the queue keeps of a task beside its body."""
+
+    batch: str | None = field(task_fields.batch)
+    params: dict[str, str | int | float] | None = field(task_fields.params)
+
+
 class Task(Checked):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
 
@@ -156,8 +163,8 @@ class Task(Checked):
             raise FieldError(
                 f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
             )
-        if self.batch is not None and self.on_exit and exit_rules.queues_of(self.on_exit):
-            raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
+        if self.batch is not None:
+            _check_stays(self.on_exit)
 
     @classmethod
     def new(cls, *given: Never, **fields: Any) -> Self:
@@ -271,6 +278,20 @@ class Task(Checked):
             MalformedTask: one is unknown, of a wrong type or out of range.
         """
         return self.copied(_validated(_State, fields).__dict__)
+
+    def with_bookkeeping(self, fields: Mapping[str, Any]) -> "Task":
+        """Return the same task with a batch and params, as JSON holds them; nothing that was signed changes.
+
+        Raises:
+            MalformedTask: one is unknown or of a wrong type, or a task with such rules can be in no batch.
+        """
+        kept = _validated(_Kept, fields)
+        if kept.batch is not None:
+            try:
+                _check_stays(self.on_exit)
+            except FieldError as error:
+                raise MalformedTask(error.what, error.where) from None
+        return self.copied(kept.__dict__)
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
@@ -437,6 +458,11 @@ def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
         return cls(fields)
     except FieldError as error:
         raise MalformedTask(error.what, error.where) from None
+
+
+def _check_stays(rules: tuple[str, ...] | None) -> None:
+    if rules and exit_rules.queues_of(rules):
+        raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
 
 
 def _meant(name: str, value: object) -> str:

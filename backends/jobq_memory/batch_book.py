@@ -141,7 +141,7 @@ class BatchBook:
             held.state, held.finished = BatchState.FINISHED, self._clock.wall()
             counts = self._counts(held)
             held.rounds.append(Round(number=held.round, finished=held.finished, counts=counts))
-            self._push(held.plan.tasks(held.round))
+            self._push(held.plan.tasks(held.name, held.round))
 
     @staticmethod
     def _next_round(held: HeldBatch, state: BatchState) -> None:

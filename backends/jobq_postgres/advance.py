@@ -111,7 +111,7 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> None:
     found = await connection.fetchrow(batch_rows.FIND, queue, row["name"])
     rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
-    if tasks := Plan.decode(row["plan"]).tasks(row["round"]):
+    if tasks := Plan.decode(row["plan"]).tasks(row["name"], row["round"]):
         epoch = int(await connection.fetchval(EPOCH))
         new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
         for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():

@@ -35,4 +35,4 @@ async def forget_batches(connection: Any, queue: int, keep: timedelta) -> None:
 def _then(row: Any) -> list[str]:
     """Return the ids of what was run at the ends of its rounds: of another batch by this name they would be known."""
     plan = Plan.decode(row["plan"])
-    return [task.id for number in range(1, row["round"] + 1) for task in plan.tasks(number)]
+    return [task.id for number in range(1, row["round"] + 1) for task in plan.tasks(row["name"], number)]

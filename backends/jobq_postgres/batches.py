@@ -35,7 +35,7 @@ class PostgresBatches:
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of one that is open; who pushes to it is waited for only where that is news."""
-        checked_name(name)
+        plan.checked(checked_name(name))
 
         async def work(connection: Any, queue: int) -> int | None:
             await connection.execute(_BEGIN, queue, name, plan.encode())

@@ -52,6 +52,9 @@ _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
 _FORGET: Final = (
     "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
+    # Of another batch by this name, what was run at the end of this one would be known, and not run.
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id"
+    " AND id >= 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || ';')"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"
@@ -173,7 +176,7 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
         "UPDATE batch SET state = 'finished', finished_at = ?, rounds = ? WHERE batch_id = ?",
         (now.wall, rounds_with(rounds, number, now.wall, counts), batch),
     )
-    tasks = Plan.decode(plan).tasks(number)
+    tasks = Plan.decode(plan).tasks(name, number)
     for task in tasks:
         try:
             push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now)

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from jobq.batches import Batch, Member, Plan
+from jobq.batches import Batch, Member, Plan, checked_name
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
@@ -32,6 +32,7 @@ class SqliteBatches:
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
+        plan.checked(checked_name(name))
         return await self._write(
             lambda database, queue, name, now: batch_sql.begin(database, queue, name, plan, now, self._keep), name
         )
