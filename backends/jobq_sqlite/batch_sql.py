@@ -115,8 +115,6 @@ def members(
     database: sqlite3.Connection, queue: int, name: str, after: str, limit: int, state: str | None, now: Now
 ) -> Sequence[Member]:
     """Return some of its tasks, by id."""
-    from jobq_sqlite.journal import state_of  # noqa: PLC0415 - whoever claims needs none of it
-
     values = {"batch": _row(database, queue, name)[0], "after": after, "limit": limit}
     found = database.execute(
         MEMBERS if state is None else DEAD_MEMBERS, {**values, "wall": now.wall, "boottime": now.boottime}
@@ -124,7 +122,7 @@ def members(
     return [
         Member(
             id=id_,
-            state=str(state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
+            state=str(journal_writer.state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
             params=push_sql.params_of(params),
         )
         for id_, stored, outcome, is_due, is_live, params in found

@@ -51,7 +51,7 @@ async def write_file(
             with part.open("w", encoding="utf-8") as file:
                 async for row in rows:
                     table.count += 1
-                    file.write(json_line(row, only) + "\n")
+                    file.write(json.dumps(wanted(row, only), ensure_ascii=False) + "\n")
                     on_row(table.count)
             return table.count
         spool = Spool(path.parent)
@@ -63,9 +63,9 @@ async def write_file(
     return table.count
 
 
-def json_line(row: Row, only: Sequence[str] | None) -> str:
-    """Return a row as a line of JSON."""
-    return json.dumps(row if only is None else {name: row.get(name) for name in only}, ensure_ascii=False)
+def wanted(row: Row, only: Sequence[str] | None) -> Row:
+    """Return a row with these columns alone; None = as it is."""
+    return row if only is None else {name: row.get(name) for name in only}
 
 
 async def _counted(rows: AsyncIterable[Row], on_row: Callable[[int], None]) -> AsyncIterable[Row]:

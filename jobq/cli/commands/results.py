@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobq.cli import completions
-from jobq.cli.common import ExampleCommand, with_queue
+from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 
@@ -37,9 +37,16 @@ if TYPE_CHECKING:
     help="Those rows of which this holds; * in PATTERN stands for anything. Several must all hold.",
 )  # fmt: skip
 @click.option("--all-attempts", is_flag=True, help="A row for each attempt, not for each task.")
+@json_option
 @click.pass_context
 def results(
-    ctx: click.Context, name: str, output: Path | None, columns: str | None, where: tuple[str, ...], all_attempts: bool
+    ctx: click.Context,
+    name: str,
+    output: Path | None,
+    columns: str | None,
+    where: tuple[str, ...],
+    all_attempts: bool,
+    as_json: bool,
 ) -> int:
     """Write a table of what the tasks of a batch came to, in the order of their ids.
 
@@ -62,14 +69,17 @@ def results(
         if output is not None:
             writers.check_file(output)
         found = await batches_of(backend).find(name)
-        wanted = _where(rows(backend, name, all_attempts=all_attempts), where)
+        chosen = _where(rows(backend, name, all_attempts=all_attempts), where)
         if output is None:
-            async for row in wanted:
-                terminal.put(writers.json_line(row, only))
+            async for row in chosen:
+                terminal.put_json(writers.wanted(row, only))
         else:
             with Bar("rows", found.total) as bar:
-                count = await writers.write_file(wanted, output, only, lambda done: bar.show(done, f"{done} rows"))
-            terminal.say(f"wrote {count} row{'' if count == 1 else 's'} to {output}")
+                count = await writers.write_file(chosen, output, only, lambda done: bar.show(done, f"{done} rows"))
+            if as_json:
+                terminal.put_json({"file": str(output), "rows": count})
+            else:
+                terminal.say(f"wrote {count} row{'' if count == 1 else 's'} to {output}")
         if found.state is not BatchState.FINISHED:
             terminal.say(f"batch {name} has not finished: {found.unfinished} of its tasks are left")
 
