@@ -52,6 +52,9 @@ _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
 _FORGET: Final = (
     "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
+    # Nor one whose name would give what is run at its end an id that is known still ("/" is what follows ".").
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id"
+    " AND id > 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || '/')"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"

@@ -13,7 +13,7 @@ import pytest
 from jobq.batches import BatchState, Plan
 from jobq.errors import QueueNotFound
 from jobq.settings import Settings
-from jobq.settlement import Complete
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.harness import DONE
@@ -74,3 +74,29 @@ async def test_what_a_newer_jobq_is_to_run_at_an_end_keeps_nobody_from_settling(
         database.execute("UPDATE batch SET plan = ? WHERE name = 'new'", (Plan(then=(THEN,)).encode(),))
         await queue.push([Task.new(command="true")])
         assert (await queue.batches.find("new")).state is BatchState.FINISHED, "its note has stayed"
+
+
+@pytest.mark.parametrize("then_is", ["waiting", "dead", "done"])
+async def test_a_name_is_taken_for_as_long_as_what_was_run_at_its_end_is_known(
+    queue: SqliteBackend, tmp_path: Path, then_is: str
+) -> None:
+    """S1: begun anew in its first round, what is to be run then had an id that was known, and was dropped."""
+    plan = Plan(then=(THEN,))
+    await queue.batches.begin("s7", plan)
+    await queue.batches.seal("s7")
+    if then_is != "waiting":
+        (held,) = await queue.receive(1, None, NOW)
+        await held.settle(MoveToDeadLetters("failures", "by the test") if then_is == "dead" else Complete(DONE))
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as database:
+        database.execute("UPDATE batch SET created_at = 0, finished_at = 1")
+        await queue.batches.begin("other", Plan())
+        assert (await queue.batches.begin("s7", plan)).state is BatchState.FINISHED
+        await queue.clear()
+        await queue.purge_dead(["jobq.then.s7.1"])
+        if then_is == "done":  # it is forgotten, too, in time
+            database.execute("DELETE FROM task")
+        await queue.batches.begin("other", Plan())
+        assert (await queue.batches.begin("s7", plan)).state is BatchState.OPEN
+    await queue.batches.seal("s7")
+    (held,) = await queue.receive(1, None, NOW)
+    assert held.id == "jobq.then.s7.1"
