@@ -9,7 +9,7 @@ that (has the batch ended, what is to be run then) is found out afterwards, from
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
@@ -97,9 +97,20 @@ class Plan:
 
 
 def _then(body: str, name: str, number: int, place: int) -> Task:
-    # No name of a batch holds a colon: "s7.1" in its first round, and the second task of "s7", are told apart by it.
-    id_ = f"{_THEN}.{name}.{number}" + (f":{place}" if place else "")
-    return Task.decode(body.encode("utf-8", "surrogatepass")).copied({"id": id_})
+    task, base = Task.decode(body.encode("utf-8", "surrogatepass")), _base(name, place)
+    if task.work is not None and task.work.id != base:  # what a producer has signed stays as it is
+        raise MalformedTask(f"is not {base}, as which it had to be signed", "work.id")
+    work = task.work and replace(task.work, round=number)
+    return task.copied({"id": f"{base}.{number}", "work": work})
+
+
+def _base(name: str, place: int) -> str:
+    return f"{_THEN}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
+
+
+def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:
+    """Return tasks that are to be run at the end of each round of a batch, as they have to be named to be signed."""
+    return [task.copied({"id": _base(name, place)}) for place, task in enumerate(tasks)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -317,11 +317,24 @@ class Task(Checked):
             queue: where it goes on.
             origin: the queue that it comes from.
         """
-        first, hops = (self.id, 0) if self.work is None else (self.work.id, len(self.work.hops))
+        first, hops = self.id, 0
+        if self.work is not None and self.work.hops:
+            first, hops = self.work.first_id, len(self.work.hops)
         id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
         return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
+
+    def in_batch(self, name: str) -> "Task":
+        """Return the task as it is pushed to a batch; raises MalformedTask for one that can be of none."""
+        if self.batch == name:
+            return self
+        made = self.copied({"batch": name})
+        try:
+            made._check()  # noqa: SLF001 - of this class
+        except FieldError as error:
+            raise MalformedTask(error.what, error.where) from None
+        return made
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""

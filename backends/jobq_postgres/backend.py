@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Self
@@ -32,6 +33,8 @@ from jobq.servable import (
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_postgres import errors, migrations, queue_admin, task_listing
+from jobq_postgres.add_tasks import NewTask
+from jobq_postgres.batches import PostgresBatches
 from jobq_postgres.connections import Connections, queue_number
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.errors import NoAnswer
@@ -39,9 +42,12 @@ from jobq_postgres.examination import findings
 from jobq_postgres.journal import PostgresJournal
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
-from jobq_postgres.push import NewTask, call_of
+from jobq_postgres.push import call_of
 from jobq_postgres.settle import Change, LeasedRow
 
+_CAPABILITIES: Final = replace(DATABASE, batches=True)
+_TOLD_SECONDS: Final = 10.0  # for which an empty queue is none while something follows from the ends of tasks
+_TOLD_POLL_SECONDS: Final = 0.05
 _log: Final = logging.getLogger(__name__)
 _CREATE_SECONDS: Final = 600.0  # a migration may build an index
 _PUSH_SECONDS: Final = 30.0
@@ -77,7 +83,7 @@ class PostgresBackend:
     @property
     def capabilities(self) -> Capabilities:
         """What PostgreSQL can do: everything."""
-        return DATABASE
+        return _CAPABILITIES
 
     @property
     def leases(self) -> PostgresLeases:
@@ -88,9 +94,14 @@ class PostgresBackend:
     @property
     def journal(self) -> PostgresJournal | None:
         """The journal of this queue, in the same database; None = it is off."""
-        return None if self._keep is None else PostgresJournal(self._journal_links)
+        return None if self._keep is None else PostgresJournal(self._linked_once)
 
-    async def _journal_links(self) -> Connections:
+    @property
+    def batches(self) -> PostgresBatches:
+        """The batches of this queue."""
+        return PostgresBatches(self._linked_once)
+
+    async def _linked_once(self) -> Connections:
         return self._links or await self._linked()
 
     async def __aenter__(self) -> Self:
@@ -234,7 +245,11 @@ class PostgresBackend:
             if rows:
                 return [self._delivery(links, row, length, served=bool(receipts)) for row in rows]
             if is_last:
-                return []
+                # What is to be run when a batch has ended may be about to come; others may be at it.
+                if not links.claimer.is_told or self._clock.boottime() >= end + _TOLD_SECONDS:
+                    return []
+                await self._until(changed, _TOLD_POLL_SECONDS)
+                continue
             left = end - self._clock.boottime()
             poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
             await self._until(changed, min(left, links.claimer.next_due, poll))
@@ -329,7 +344,10 @@ class PostgresBackend:
         """Delete some of it."""
         links = self._links or await self._linked()
         at = cursor_of(cursor)
-        found: Cleared = await links.look(lambda connection: queue_admin.clear_some(connection, links.queue, at))
+        found: Cleared
+        found, tells = await links.look(lambda connection: queue_admin.clear_some(connection, links.queue, at))
+        if tells:
+            await links.advance()
         return found
 
     async def dead_letters(self, limit: int) -> list[DeadLetter]:
@@ -360,7 +378,10 @@ class PostgresBackend:
         links = self._links or await self._linked()
         found: list[str] = []
         for some in queue_admin.batches(ids):
-            found += await links.look(partial(queue_admin.purge_dead, queue=links.queue, ids=some))
+            gone, tells = await links.look(partial(queue_admin.purge_dead, queue=links.queue, ids=some))
+            found += gone
+            if tells:
+                await links.advance()
         return found
 
     async def _linked(self) -> Connections:

@@ -9,30 +9,32 @@ with their lowest position, after the commit, which lowers the floors of all tha
 lost, a full look from the beginning comes with each new connection, and from time to time.
 """
 
+import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+import asyncpg
+
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
-from jobq.servable import IDS_KEPT
 from jobq_postgres import migrations
-from jobq_postgres.retention import JournalRetention
-from jobq_postgres.settle import CANCEL_IDLE, LeasedRow
+from jobq_postgres.advance import Advanced
+from jobq_postgres.forgetting import Forgetting
+from jobq_postgres.settle import CANCEL_IDLE, LOST, LeasedRow
 
+_log: Final = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
 _FULL_LOOK_SECONDS: Final = 5.0
 _FULL_SWEEP_SECONDS: Final = 30.0
 _CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no restraint
 _RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
 _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
-_FORGET_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS: Final = 1.0  # the statement may have been held up, and be done yet
 _SWEPT_AT_ONCE: Final = 500
-_FORGOTTEN_AT_ONCE: Final = 1000
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TAKE: Final = """
@@ -42,7 +44,7 @@ _TAKE: Final = """
         started_at = clock_timestamp(), heartbeat_at = NULL, holder = {holder}
     FROM numbered WHERE task.seq = numbered.seq
     RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank,
-        numbered.position, task.cancel_requested
+        numbered.position, task.cancel_requested, task.batch_id IS NOT NULL AS has_batch
 """
 CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
@@ -63,16 +65,7 @@ TAKE_AGAIN: Final = """
     UPDATE jobq.task SET expires_at = clock_timestamp() + $3 WHERE seq IN (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
         ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
-    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested
-"""
-# The ends that nobody could record: their workers died, or lost the lease. Without a journal there is no holder.
-LOST: Final = r"""
-    INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)
-    SELECT queue_id, id, deliveries, 'lock_lost', expires_at, json_build_object(
-        'attempt', deliveries, 'outcome', 'lock_lost', 'then', 'lost',
-        'started', extract(epoch FROM started_at)::float8, 'ended', extract(epoch FROM expires_at)::float8,
-        'host', regexp_replace(holder, ':\d+$', ''), 'pid', coalesce(substring(holder FROM ':(\d+)$')::integer, 0),
-        'detail', 'its lease ran out without a word: the worker died, or lost it')::text, ''::bytea
+    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested, batch_id IS NOT NULL AS has_batch
 """
 # What a former claim of the service holds, for who lost its answer: with new receipts, so that who still gives back
 # what was claimed with the old ones changes nothing (S4).
@@ -104,22 +97,12 @@ SWEEP: Final = f"""
         (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
             WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
         (SELECT paused IS NOT NULL FROM jobq.queue WHERE queue_id = $1) AS is_paused,
+        CASE WHEN $3 THEN EXISTS (SELECT FROM jobq.outbox WHERE queue_id = $1) END AS is_told,
         ready.rank, ready.position, ready.tasks, ready.canceled
     FROM jobq.version
     LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks,
         array_agg(seq) FILTER (WHERE cancel_requested) AS canceled FROM ready GROUP BY rank) AS ready ON true
 """  # noqa: S608
-FORGET_ATTEMPTS: Final = f"""
-    DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
-        SELECT queue_id, id, attempt FROM jobq.attempt
-        WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at
-        LIMIT {_FORGOTTEN_AT_ONCE})
-"""  # noqa: S608 - constants of ours
-FORGET: Final = f"""
-    DELETE FROM jobq.submission WHERE (queue_id, id) IN (
-        SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
-        ORDER BY ended_at LIMIT {_FORGOTTEN_AT_ONCE})
-"""  # noqa: S608 - as above
 
 
 class Claimer:
@@ -127,17 +110,28 @@ class Claimer:
 
     Args:
         place: HOST/DATABASE, for messages.
+        advance: does a step of what follows from the ends of tasks of batches.
         keep: for how long the journal keeps what has ended; None = there is none.
         most_bytes: how much it may hold.
 
     Attributes:
         next_due: seconds until the next scheduled task is due, as of the last sweep; infinite for none.
+        is_told: whether there was something left then that follows from the ends of tasks of batches.
     """
 
-    def __init__(self, place: str, *, keep: timedelta | None = None, most_bytes: int = 1024**3) -> None:
+    def __init__(
+        self,
+        place: str,
+        advance: Callable[[Any], Awaitable[Advanced]],
+        *,
+        keep: timedelta | None = None,
+        most_bytes: int = 1024**3,
+    ) -> None:
         self.next_due = math.inf
-        self._keep = keep
-        self._trimming = JournalRetention(most_bytes)
+        self.is_told = False
+        self._advance = advance
+        self._outbox_look_after = 0.0  # restraint: who holds an old snapshot keeps there what is dead
+        self._forgetting = Forgetting(keep, most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
         self._notes = 0  # how often it was notified of tasks; and at the last sweep
@@ -145,7 +139,6 @@ class Claimer:
         self._last = 0  # the last position that was taken, at the last sweep
         self._full_look_after = 0.0  # restraint
         self._sent_lease = 0.0
-        self._forgot_at = -math.inf  # with the first sweep: many a worker ends within a minute
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
         self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
         self._ask_again_at = 0.0
@@ -287,8 +280,12 @@ class Claimer:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
         self._notes_at_sweep = self._notes
-        rows = await connection.fetch(SWEEP, queue, self._swept_from)
-        self._sweep_due = time.monotonic() + SWEEP_SECONDS
+        looks = everything or now >= self._outbox_look_after
+        rows = await connection.fetch(SWEEP, queue, self._swept_from, looks)
+        ended = time.monotonic()
+        self._sweep_due = ended + SWEEP_SECONDS
+        if looks:
+            self._outbox_look_after = ended + (ended - now) * _RESTRAINT if ended - now > _CHEAP_SECONDS else 0.0
         first = rows[0]
         if first["version"] != migrations.wanted_version():
             migrations.check(first["version"], self._place)  # migrated under our feet
@@ -299,21 +296,31 @@ class Claimer:
         if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW
         # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
+        is_told = bool(first["is_told"])
         if canceled := [seq for row in rows for seq in row["canceled"] or ()]:
-            await connection.fetch(CANCEL_IDLE, canceled)
+            is_told |= any(row["batch_id"] is not None for row in await connection.fetch(CANCEL_IDLE, canceled))
         moved = {row["rank"]: row["position"] for row in rows if row["rank"] is not None}
         for rank, position in moved.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))
-        if now - self._forgot_at > _FORGET_SECONDS:
-            self._forgot_at = now
-            done = [await connection.execute(FORGET, queue, max(IDS_KEPT, self._keep or IDS_KEPT))]
-            if self._keep is not None:
-                done.append(await connection.execute(FORGET_ATTEMPTS, queue, self._keep))
-                await self._trimming.step(connection, queue)
-            if f"DELETE {_FORGOTTEN_AT_ONCE}" in done or self._trimming.goes_on:
-                self._forgot_at = -math.inf  # there is more: go on with the next sweep, or it would only grow
+        if looks:
+            self.is_told = is_told and await self._act(connection, moved)
+        await self._forgetting.step(connection, queue)
         return moved
+
+    async def _act(self, connection: Any, moved: dict[int, int]) -> bool:
+        """See to what follows from the ends of tasks of batches; return whether to look for more of it."""
+        try:
+            done = await self._advance(connection)
+        except asyncpg.InsufficientPrivilegeError as error:
+            _log.debug("what follows from the ends of tasks is left to others: %s", error)
+            return False
+        except asyncpg.PostgresError as error:  # a lost connection shows with the next statement
+            _log.debug("what follows from the ends of tasks is left to the next sweep: %s", error)
+            return True
+        for rank, position in done.lowest.items():
+            moved[rank] = min(position, moved.get(rank, position))
+        return True
 
 
 def _leased(queue: int, row: Any) -> LeasedRow:
-    return LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"])
+    return LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"], row["has_batch"])

@@ -12,6 +12,8 @@ from uuid import UUID
 
 from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settle
+from jobq_postgres.advance import Advanced
+from jobq_postgres.advancing import Advancing
 from jobq_postgres.claimer import Claimer
 from jobq_postgres.errors import NoAnswer
 from jobq_postgres.group_commit import Group
@@ -23,6 +25,7 @@ _log: Final = logging.getLogger(__name__)
 _NOTIFY_SECONDS: Final = 5.0
 _MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
 _CLAIM_SECONDS: Final = 15.0
+_ADVANCE_SECONDS: Final = 30.0
 _STATEMENTS: Final = {
     "renew": settle.RENEW,
     "checkpoint": settle.CHECKPOINT,
@@ -54,7 +57,8 @@ class Connections:
     ) -> None:
         self.queue = queue
         self._changed = changed
-        self.claimer = Claimer(server.place, keep=keep, most_bytes=most_bytes)
+        self._advancing = Advancing(queue, self._made_ready)
+        self.claimer = Claimer(server.place, self._swept, keep=keep, most_bytes=most_bytes)
         self._pushes = Lane(server, "push")
         self._claims = Lane(server, "claim", on_connected=self._listen, on_lost=changed)
         self._leases = Lane(server, "lease")
@@ -71,6 +75,7 @@ class Connections:
 
     async def close(self) -> None:
         """Finish what was handed in, and close all connections."""
+        self._advancing.close()
         await asyncio.gather(self._pushes.close(), self._claims.close(), self._leases.close())
 
     async def push(self, call: PushCall, seconds: float, unknown: Callable[[str], JobqError]) -> None:
@@ -84,6 +89,18 @@ class Connections:
             return await self._pushes.submit(work, seconds=seconds)
         except NoAnswer as error:
             raise AnswerLost(str(error)) from None
+
+    async def advance(self, batch: int | None = None) -> None:
+        """Do what follows from an end that was told just now, as far as this role may; others do the rest."""
+        try:
+            done = await self._pushes.submit(
+                lambda connection: self._advancing.step(connection, batch), seconds=_ADVANCE_SECONDS
+            )
+        except (JobqError, NoAnswer) as error:
+            _log.debug("what follows from the ends of tasks is left to others: %s", error)
+        else:
+            if done.goes_on:
+                self._advancing.soon(self._pushes)
 
     def notify(self, lowest: Mapping[int, int]) -> None:
         """Notify everyone who waits of what became ready, by rank."""
@@ -126,13 +143,30 @@ class Connections:
 
     def _group(self, verb: str) -> Group[Change]:
         statement = _STATEMENTS[verb]
-        do = settle.settle if verb in _ENDS else settle.renew if verb == "renew" else settle.change
+        do = settle.renew if verb == "renew" else settle.change
 
         async def execute(connection: Any, changes: Sequence[Change]) -> list[object]:
-            return await do(connection, statement, changes)
+            if verb not in _ENDS:
+                return await do(connection, statement, changes)
+            answers, tells = await settle.settle(connection, statement, changes)
+            if tells:
+                self._advancing.soon(self._claims)
+            return answers
 
         # A renewal goes before settles, and one that its keeper has given up makes way for the next at once.
         return Group(self._leases, execute, key=lambda change: change.row.seq, early=verb == "renew", gives_up=True)
+
+    async def _swept(self, connection: Any) -> Advanced:
+        """Do the step that a sweep has found to do, on the connection that claims."""
+        done = await self._advancing.step(connection)
+        if done.goes_on:
+            self._advancing.soon(self._claims)
+        return done
+
+    def _made_ready(self, lowest: Mapping[int, int]) -> None:
+        """Take in what a step of `advance` has added, and notified the others of."""
+        self.claimer.note(lowest)
+        self._changed()
 
     def _notify_later(self, lane: Lane, lowest: Mapping[int, int], *, own: bool = False) -> None:
         """Note what became ready, wake this process's own waiters, and the others by NOTIFY.

@@ -8,8 +8,8 @@ from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.servable import packed
 from jobq.settlement import Settlement
-from jobq_postgres.queue_admin import bytes_of, text_of
 from jobq_postgres.settle import Change, LeasedRow, settling
+from jobq_postgres.stored_text import bytes_of, text_of
 
 if TYPE_CHECKING:
     from jobq.journal.records import Beat

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
-from jobq_postgres import claimer, settle
+from jobq_postgres.cancel import cancel_held
 from jobq_postgres.connections import Connections
-from jobq_postgres.queue_admin import text_of
+from jobq_postgres.stored_text import text_of
 
 _TASK: Final = """
     SELECT seq, id, deliveries, body, checkpoint, holder, beat, cancel_requested, expires_at IS NOT NULL AS is_leased,
@@ -67,13 +67,6 @@ HOLD: Final = """
     SELECT seq, id, coalesce(expires_at > clock_timestamp(), false) AS is_live FROM jobq.task
     WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY seq FOR UPDATE
 """
-END_EXPIRED: Final = f"""
-    WITH expired AS (SELECT * FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at <= clock_timestamp()),
-    lost AS ({claimer.LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING)
-    UPDATE jobq.task SET due = clock_timestamp(), expires_at = NULL, receipt = NULL, holder = NULL,
-        beat = NULL FROM expired WHERE task.seq = expired.seq
-"""  # noqa: S608 - constants of ours
-REQUEST: Final = "UPDATE jobq.task SET cancel_requested = true WHERE seq = ANY ($1::bigint[])"
 
 
 T = TypeVar("T")
@@ -181,14 +174,10 @@ class PostgresJournal:
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """End what waits, and ask for the end of what runs, in one transaction."""
 
-        async def work(connection: Any, queue: int) -> list[Canceled]:
+        async def work(connection: Any, queue: int) -> tuple[list[Canceled], bool]:
             async with connection.transaction():
                 held = await connection.fetch(HOLD, queue, list(ids))
-                running = [row["seq"] for row in held if row["is_live"]]
-                idle = [row["seq"] for row in held if not row["is_live"]]
-                await connection.execute(REQUEST, running)
-                await connection.execute(END_EXPIRED, idle)
-                await connection.fetch(settle.CANCEL_IDLE, idle)
+                tells = await cancel_held(connection, held)
                 ended = {row["id"]: row["outcome"] for row in await connection.fetch(FIND_ENDED, queue, list(ids))}
                 dead = {row["id"] for row in await connection.fetch(FIND_DEAD, queue, list(ids))}
             answers = {
@@ -196,9 +185,12 @@ class PostgresJournal:
             }
             answers |= dict.fromkeys(dead, Canceled.ENDED)
             answers |= {row["id"]: Canceled.STOPPING for row in held if row["is_live"]}
-            return [answers.get(id_, Canceled.UNKNOWN) for id_ in ids]
+            return [answers.get(id_, Canceled.UNKNOWN) for id_ in ids], tells
 
-        return await self._look(work)
+        answers, tells = await self._look(work)
+        if tells:
+            await (await self._links()).advance()
+        return answers
 
     async def _look(self, work: Callable[[Any, int], Awaitable[T]]) -> T:
         links = await self._links()

@@ -11,112 +11,38 @@ notification. The price: PostgreSQL lets only one transaction at a time commit t
 process share a commit; many processes that push one task each get in each other's way.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 
-from jobq.errors import DuplicateTask, JobqError
-from jobq.task import Task
+from jobq_postgres.add_tasks import (
+    ADD,
+    ADD_ONE,
+    ADD_UNKNOWN,
+    COPY_FROM,
+    EPOCH,
+    FORMER_EPOCH,
+    NewTask,
+    Refused,
+    columns,
+    copy,
+    duplicate,
+    lowest_of,
+    refuse_other_payloads,
+)
+from jobq_postgres.batch_push import add_to_batches
 
-COPY_FROM: Final = 200  # tasks; below, one statement is as fast
-
-# COLLATE "C": the order in which _copy has them too, whatever the database's own is.
-# IS TRUE keeps the planner from making a join of it: with hash joins off that would be a nested loop, quadratic in the
-# number of tasks; so it looks each one up in a hashed table.
-_ADD: Final = """
-    WITH given AS MATERIALIZED (
-        SELECT * FROM unnest(
-            $1::integer[], $2::text[], $3::bigint[], $4::float8[], $5::bytea[], $6::bytea[], $7::bigint[])
-            WITH ORDINALITY AS u (queue_id, id, rank, not_before, body, fingerprint, epoch, number)),
-    new AS (
-        INSERT INTO jobq.submission (queue_id, id, fingerprint, epoch)
-        SELECT queue_id, id, fingerprint, epoch FROM given ORDER BY queue_id, id COLLATE "C"
-        {passing} RETURNING queue_id, id),
-    timed AS (
-        SELECT given.*, not_before > extract(epoch FROM statement_timestamp()) IS TRUE AS later
-        FROM given WHERE ((queue_id, id) IN (SELECT queue_id, id FROM new)) IS TRUE ORDER BY number),
-    added AS (
-        INSERT INTO jobq.task (queue_id, id, rank, position, due, body)
-        SELECT queue_id, id, rank, CASE WHEN NOT later THEN nextval('jobq.position') END,
-            CASE WHEN later THEN to_timestamp(not_before) END, body FROM timed
-        RETURNING queue_id, rank, position),
-    lowest AS (
-        SELECT queue_id, rank, min(position) AS position FROM added WHERE position IS NOT NULL GROUP BY queue_id, rank)
-    SELECT rank, position, pg_notify('jobq_' || queue_id, rank || ':' || position) FROM lowest
-"""
-ADD: Final = _ADD.format(passing="")  # fails when one is known
-ADD_UNKNOWN: Final = _ADD.format(passing="ON CONFLICT (queue_id, id) DO NOTHING")
-# The common case, for which the plan of the above takes longer than the work.
-ADD_ONE: Final = """
-    WITH new AS (INSERT INTO jobq.submission (queue_id, id, fingerprint, epoch) VALUES ($1::integer, $2, $5, $6)),
-    added AS (
-        INSERT INTO jobq.task (queue_id, id, rank, body) VALUES ($1::integer, $2, $3, $4) RETURNING rank, position)
-    SELECT rank, position, pg_notify('jobq_' || $1::integer, rank || ':' || position) FROM added
-"""
-NOTIFY_READY: Final = """
-    SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
-    FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
-"""
-OTHER_PAYLOAD: Final = """
-    SELECT u.number
-    FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
-    JOIN jobq.submission USING (queue_id, id) WHERE submission.fingerprint IS DISTINCT FROM u.fingerprint
-"""
-
-
-EPOCH: Final = "SELECT jobq.current_epoch()"
-FORMER_EPOCH: Final = "JQ001"  # the statement is to be repeated
-
-
-@dataclass(frozen=True, slots=True)
-class NewTask:
-    """A task to add, with what takes long to make of it."""
-
-    queue: int
-    task: Task
-    body: bytes
-    fingerprint: bytes
-
-    @classmethod
-    def of(cls, queue: int, task: Task) -> Self:
-        """Return it as it would be added in the task's epoch."""
-        return cls(queue, task, task.encode(), task.fingerprint())
-
-    def in_epoch(self, epoch: int) -> Self:
-        """Return it as it is added in another epoch."""
-        if self.task.epoch == epoch:
-            return self
-        task = self.task.in_epoch(epoch)
-        return replace(self, task=task, body=task.encode())
-
-    @property
-    def id(self) -> str:
-        """The task's id; what follows are its other columns."""
-        return self.task.id
-
-    @property
-    def rank(self) -> int:  # noqa: D102
-        return -self.task.priority
-
-    @property
-    def not_before(self) -> float | None:  # noqa: D102
-        return self.task.not_before
+_Adding = Callable[[Any, list[tuple[int, NewTask]]], Awaitable[dict[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class PushCall:
-    """One call of push: its tasks, each id once."""
+    """One call of push: its tasks, each id once; and whether any of them has a batch, or params."""
 
     tasks: tuple[NewTask, ...]
-
-
-class _Taken(Exception):
-    """Ids are taken by other payloads; carries the calls that named them, with the id."""
-
-    def __init__(self, refused: dict[int, str]) -> None:
-        self.refused = refused
+    has_batch: bool
 
 
 def call_of(tasks: Sequence[NewTask]) -> PushCall:
@@ -125,8 +51,8 @@ def call_of(tasks: Sequence[NewTask]) -> PushCall:
     for task in tasks:
         first = by_id.setdefault(task.id, task)
         if first.fingerprint != task.fingerprint:
-            raise _duplicate(task.id)
-    return PushCall(tuple(by_id.values()))
+            raise duplicate(task.id)
+    return PushCall(tuple(by_id.values()), any(task.batch or task.params for task in tasks))
 
 
 class GroupPush:
@@ -141,27 +67,28 @@ class GroupPush:
         self._has_looked = False
 
     async def push(self, connection: Any, calls: Sequence[PushCall]) -> list[object]:
-        """Add the tasks of all calls; for each what became ready, by rank, or DuplicateTask.
+        """Add the tasks of all calls; for each what became ready, by rank, or why it was refused.
 
         Each call is added whole, or not at all; as many as possible in one transaction.
         """
         answers: dict[int, object] = {}
         while len(answers) < len(calls):
             together = _agreeing(calls, answers)
+            add = add_to_batches if calls[together[0][0]].has_batch else _add
             try:
-                lowest = await self._add(connection, together)
-            except _Taken as taken:  # what the others had added was undone with it
-                answers |= {number: _duplicate(task_id) for number, task_id in taken.refused.items()}
+                lowest = await self._add(connection, together, add)
+            except Refused as refused:
+                answers |= refused.errors
             else:
                 answers |= {number: lowest for number, _ in together}
         return [answers[number] for number in range(len(calls))]
 
-    async def _add(self, connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+    async def _add(self, connection: Any, tasks: list[tuple[int, NewTask]], add: _Adding) -> dict[int, int]:
         if not self._has_looked:
             await self._look(connection)
         while True:
             try:
-                return await _add(connection, [(number, task.in_epoch(self.epoch)) for number, task in tasks])
+                return await add(connection, [(number, task.in_epoch(self.epoch)) for number, task in tasks])
             except asyncpg.PostgresError as error:
                 if error.sqlstate != FORMER_EPOCH:
                     raise
@@ -175,12 +102,14 @@ class GroupPush:
 def _agreeing(calls: Sequence[PushCall], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
     """Return the tasks, with the number of their call, of all calls that do not name one id with two payloads.
 
-    A call that does waits for the next turn: only then is it known whether the first one was added.
+    A call that does waits for the next turn: only then is it known whether the first one was added. So do those with
+    batches beside those without, which wait for none.
     """
     together: list[tuple[int, NewTask]] = []
     fingerprints: dict[str, bytes] = {}
+    has_batch = next(call.has_batch for number, call in enumerate(calls) if number not in answered)
     for number, call in enumerate(calls):
-        if number in answered:
+        if number in answered or call.has_batch is not has_batch:
             continue
         if all(fingerprints.get(task.id, task.fingerprint) == task.fingerprint for task in call.tasks):
             fingerprints |= {task.id: task.fingerprint for task in call.tasks}
@@ -192,71 +121,14 @@ async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, i
     ordered = list({task.id: task for _, task in reversed(tasks)}.values())[::-1]
     try:  # nearly always all are new: then one statement does it, or COPY
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
-            return await _copy(connection, ordered)
+            return await copy(connection, ordered)
         if len(ordered) == 1 and (one := ordered[0]).not_before is None:
-            columns = (one.queue, one.id, one.rank, one.body, one.fingerprint, one.task.epoch)
-            return _lowest(await connection.fetch(ADD_ONE, *columns))
-        return _lowest(await connection.fetch(ADD, *_columns(ordered)))
+            values = (one.queue, one.id, one.rank, one.body, one.fingerprint, one.task.epoch)
+            return lowest_of(await connection.fetch(ADD_ONE, *values))
+        return lowest_of(await connection.fetch(ADD, *columns(ordered)))
     except asyncpg.UniqueViolationError:
         pass
     async with connection.transaction():
-        rows = await connection.fetch(ADD_UNKNOWN, *_columns(ordered))
-        await _refuse_other_payloads(connection, tasks)
-    return _lowest(rows)
-
-
-def _columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
-    return [
-        [task.queue for task in tasks],
-        [task.id for task in tasks],
-        [task.rank for task in tasks],
-        [task.not_before for task in tasks],
-        [task.body for task in tasks],
-        [task.fingerprint for task in tasks],
-        [task.task.epoch for task in tasks],
-    ]
-
-
-def _lowest(rows: Sequence[Any]) -> dict[int, int]:
-    return {row["rank"]: row["position"] for row in rows}
-
-
-async def _refuse_other_payloads(connection: Any, tasks: list[tuple[int, NewTask]]) -> None:
-    # A statement of its own: only now does it see what another push committed while ours waited for it.
-    found = await connection.fetch(
-        OTHER_PAYLOAD,
-        [task.queue for _, task in tasks],
-        [task.id for _, task in tasks],
-        [task.fingerprint for _, task in tasks],
-        list(range(len(tasks))),
-    )
-    if found:
-        raise _Taken({tasks[row[0]][0]: tasks[row[0]][1].id for row in found})
-
-
-async def _copy(connection: Any, tasks: list[NewTask]) -> dict[int, int]:
-    async with connection.transaction():
-        # Before any position of theirs is taken: the floors of all who claim are lowered to here (claimer.py).
-        floor = await connection.fetchval("SELECT nextval('jobq.position')")
-        await connection.copy_records_to_table(
-            "submission",
-            schema_name="jobq",
-            columns=("queue_id", "id", "fingerprint", "epoch"),
-            records=sorted((task.queue, task.id, task.fingerprint, task.task.epoch) for task in tasks),
-        )
-        await connection.copy_records_to_table(
-            "task",
-            schema_name="jobq",
-            columns=("queue_id", "id", "rank", "body"),
-            records=[(task.queue, task.id, task.rank, task.body) for task in tasks],
-        )
-        ranks = {(task.queue, task.rank) for task in tasks}
-        await connection.fetch(NOTIFY_READY, *(list(column) for column in zip(*ranks, strict=True)), floor)
-    return dict.fromkeys({task.rank for task in tasks}, floor)
-
-
-def _duplicate(task_id: str) -> JobqError:
-    return DuplicateTask(
-        f"task id {task_id!r} is taken by a task with another payload; none of this push was added. Give the new task"
-        " another id"
-    )
+        rows = await connection.fetch(ADD_UNKNOWN, *columns(ordered))
+        await refuse_other_payloads(connection, tasks)
+    return lowest_of(rows)

@@ -10,6 +10,8 @@ from jobq.errors import MalformedTask
 from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
+from jobq_postgres.settle import TELL_GONE
+from jobq_postgres.stored_text import text_of
 
 _MOST_LETTERS: Final = 10_000  # of a page: their sizes are summed up
 ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
@@ -43,16 +45,19 @@ PAUSE: Final = """
     SELECT former.paused, pg_notify($3, '') FROM former
 """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
-CLEAR: Final = """
+CLEAR: Final = f"""
     WITH held AS MATERIALIZED (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT $4 FOR UPDATE),
-    gone AS (DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id),
+    gone AS (
+        DELETE FROM jobq.task USING held WHERE task.seq = held.seq RETURNING task.queue_id, task.id, task.batch_id),
     noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
+    {TELL_GONE.strip()},
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
-    SELECT (SELECT count(*) FROM gone) AS count, (SELECT max(seq) FROM held) AS last
-"""
+    SELECT (SELECT count(*) FROM gone) AS count, (SELECT max(seq) FROM held) AS last,
+        EXISTS (SELECT FROM gone WHERE batch_id IS NOT NULL) AS tells
+"""  # noqa: S608 - constants of ours, every value is bound; so below
 NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died,
@@ -67,32 +72,48 @@ DEAD_LETTERS: Final = """
     WHERE size - octet_length(body) - octet_length(description) < $5
     ORDER BY died_at, id
 """
+BATCHES_OF_DEAD: Final = """
+    SELECT DISTINCT batch_id FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) AND batch_id IS NOT NULL
+"""
+HOLD_BATCHES: Final = """
+    SELECT batch_id FROM jobq.batch WHERE batch_id = ANY ($1::integer[]) ORDER BY batch_id FOR UPDATE
+"""
+# A letter of another batch came after the look: as if after the redrive.
 HOLD_DEAD: Final = """
-    SELECT id, body, deliveries FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
+    SELECT id, body, deliveries, batch_id FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
+    AND (batch_id IS NULL OR batch_id = ANY ($3::integer[])) ORDER BY id FOR UPDATE
+"""
+NEXT_ROUND: Final = """
+    UPDATE jobq.batch SET is_canceled = false, finished_at = NULL, round = round + (state = 'finished')::integer,
+        state = CASE state WHEN 'finished' THEN 'sealed' ELSE state END
+    WHERE batch_id = ANY ($1::integer[])
 """
 REDRIVE: Final = """
     WITH raised AS (
         DELETE FROM jobq.dead USING unnest($2::text[], $3::bytea[], $4::bigint[])
             WITH ORDINALITY AS u (id, body, epoch, number)
         WHERE dead.queue_id = $1 AND dead.id = u.id
-        RETURNING dead.queue_id, dead.id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.epoch, u.number),
+        RETURNING dead.queue_id, dead.id, dead.batch_id, dead.rank, dead.deliveries, dead.checkpoint, u.body, u.epoch,
+            u.number),
     answered AS (
         UPDATE jobq.submission SET epoch = greatest(submission.epoch, raised.epoch) FROM raised
         WHERE submission.queue_id = raised.queue_id AND submission.id = raised.id),
     added AS (
-        INSERT INTO jobq.task (queue_id, id, rank, deliveries, checkpoint, body)
-        SELECT queue_id, id, rank, deliveries, checkpoint, body FROM raised ORDER BY number RETURNING rank, position)
+        INSERT INTO jobq.task (queue_id, id, batch_id, rank, deliveries, checkpoint, body)
+        SELECT queue_id, id, batch_id, rank, deliveries, checkpoint, body FROM raised ORDER BY number
+        RETURNING rank, position)
     SELECT rank, min(position) AS position FROM added GROUP BY rank
 """
-PURGE: Final = """
+PURGE: Final = f"""
     WITH gone AS (
-        DELETE FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) RETURNING queue_id, id),
+        DELETE FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) RETURNING queue_id, id, batch_id),
+    {TELL_GONE.strip()},
     noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id),
     forgotten AS (
         DELETE FROM jobq.submission USING gone
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
-    SELECT id FROM gone
-"""
+    SELECT id, batch_id FROM gone
+"""  # noqa: S608
 
 
 async def peek(connection: Any, queue: int, limit: int) -> list[Peeked]:
@@ -113,11 +134,15 @@ async def stats(connection: Any, queue: int) -> QueueStats:
     )
 
 
-async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None) -> Cleared:
-    """Delete some of what waits or is leased, in the order of arrival, up to the row that was the newest at first."""
+async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None) -> tuple[Cleared, bool]:
+    """Delete some of what waits or is leased, in the order of arrival, up to the row that was the newest at first.
+
+    Returns:
+        That, and whether some of it was of batches.
+    """
     after, last = cursor or (0, await connection.fetchval(NEWEST))
     row = await connection.fetchrow(CLEAR, queue, after, last, ROWS_AT_ONCE)
-    return Cleared(row["count"], None if row["last"] is None else f"{row['last']}-{last}")
+    return Cleared(row["count"], None if row["last"] is None else f"{row['last']}-{last}"), row["tells"]
 
 
 async def dead_page(
@@ -151,11 +176,18 @@ def batches(ids: Sequence[str]) -> Iterator[list[str]]:
 async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int]]:
     """Put dead letters back with a raised epoch (S3), in one transaction; bytes that are no task go back as they are.
 
+    Their batches are locked first: none of them finishes meanwhile, and one that has is in its next round.
+
     Returns:
         The ids that were found, and what became ready, by rank.
     """
     async with connection.transaction():
-        held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids))}
+        numbers = [row[0] for row in await connection.fetch(BATCHES_OF_DEAD, queue, list(ids))]
+        if numbers:
+            await connection.fetch(HOLD_BATCHES, numbers)
+        held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids), numbers)}
+        if touched := {row["batch_id"] for row in held.values()} - {None}:
+            await connection.execute(NEXT_ROUND, sorted(touched))
         found = [id_ for id_ in dict.fromkeys(ids) if id_ in held]
         redriven = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
         bodies, epochs = [body for body, _ in redriven], [epoch for _, epoch in redriven]
@@ -170,17 +202,7 @@ def _redriven(body: bytes, deliveries: int) -> tuple[bytes, int]:
     return body, 0
 
 
-async def purge_dead(connection: Any, queue: int, ids: Sequence[str]) -> list[str]:
-    """Delete dead letters for good; their ids are forgotten."""
-    gone = {row[0] for row in await connection.fetch(PURGE, queue, list(ids))}
-    return [id_ for id_ in dict.fromkeys(ids) if id_ in gone]
-
-
-def bytes_of(text: str) -> bytes:
-    """Return any text as bytes: PostgreSQL's own text takes no NUL, and UTF-8 no lone surrogate."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def text_of(stored: bytes) -> str:
-    """Return what `bytes_of` was given."""
-    return stored.decode("utf-8", "surrogatepass")
+async def purge_dead(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], bool]:
+    """Delete dead letters for good; their ids are forgotten. Return those, and whether some were of batches."""
+    gone = {row["id"]: row["batch_id"] for row in await connection.fetch(PURGE, queue, list(ids))}
+    return [id_ for id_ in dict.fromkeys(ids) if id_ in gone], any(batch is not None for batch in gone.values())

@@ -3,6 +3,9 @@
 -- edited once it is released; a change is a new section at the end, and the number of the last one is the version that
 -- the code asks for. A line `--== NUMBER: NAME ==` begins a section. The schema's name is always `jobq`.
 --
+-- A section whose name ends in `, online` is for a database that is large already: its statements, one a paragraph, run
+-- one by one outside of a transaction, where writers need not wait, and again from the first after a crash.
+--
 -- Where a task is:
 --
 --   ready ──claim──▶ leased ──complete──▶ (gone; jobq.submission remembers the id)
@@ -212,3 +215,105 @@ SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due
             THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
             WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
 FROM jobq.task JOIN jobq.queue USING (queue_id);
+
+--== 8: batches ==
+
+-- A named set of tasks of one queue. Its row is locked before any task of it: FOR SHARE by who pushes to it, FOR UPDATE
+-- by who seals it, puts back a dead letter of it, or finishes it (advance.py).
+CREATE TABLE jobq.batch (
+    batch_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id    integer NOT NULL,
+    name        text NOT NULL,
+    state       text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'sealed', 'finished')),
+    round       integer NOT NULL DEFAULT 1,
+    is_canceled boolean NOT NULL DEFAULT false,   -- in this round
+    plan        text NOT NULL,                    -- jobq.batches.Plan as JSON, in ASCII
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sealed_at   timestamptz,
+    finished_at timestamptz,                      -- of this round
+    gone        integer NOT NULL DEFAULT 0,       -- tasks that were cleared, purged or forgotten; more in jobq.outbox
+    rounds      text NOT NULL DEFAULT '[]',       -- those that have finished, see jobq.batches.rounds_with
+    UNIQUE (queue_id, name)
+) WITH (fillfactor = 50);
+
+-- What whoever ends or deletes tasks of a batch leaves in its own transaction, one row a statement and batch: that its
+-- batch is to be looked at once that is committed. Whoever comes takes it away (advance.py).
+CREATE TABLE jobq.outbox (
+    n        bigint GENERATED ALWAYS AS IDENTITY,
+    queue_id integer NOT NULL,
+    batch_id integer,
+    gone     integer NOT NULL DEFAULT 0,          -- tasks of it that this statement has deleted without an end
+    limit_id integer,                             -- for later, as below
+    id       text,
+    PRIMARY KEY (queue_id, n)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+ALTER TABLE jobq.task ADD COLUMN batch_id integer; -- never changes, as in the other two
+ALTER TABLE jobq.dead ADD COLUMN batch_id integer;
+ALTER TABLE jobq.submission
+    ADD COLUMN batch_id integer,
+    ADD COLUMN params   text;                     -- JSON in ASCII, which holds no NUL
+
+-- What follows is for later, and here so that workers stop once: nothing reads or writes it yet. Tasks that wait for
+-- others or for a place of a limit, what a dead letter came of, and what a task asks of a machine.
+CREATE TABLE jobq.named_limit (
+    limit_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id    integer NOT NULL,
+    name        text NOT NULL,
+    most        integer,
+    rate        integer,
+    period      interval,
+    tokens      float8,
+    refilled_at timestamptz,
+    UNIQUE (queue_id, name)
+);
+CREATE TABLE jobq.after (
+    waiter    bigint NOT NULL,
+    queue_id  integer NOT NULL,
+    on_id     text,
+    on_batch  integer,
+    on_round  integer,
+    if_failed text NOT NULL CHECK (if_failed IN ('cancel', 'run', 'hold'))
+);
+CREATE INDEX after_by_waiter ON jobq.after (waiter);
+CREATE INDEX after_by_id ON jobq.after (queue_id, on_id);
+CREATE INDEX after_by_batch ON jobq.after (on_batch, on_round);
+ALTER TABLE jobq.task
+    ADD COLUMN limit_id   integer,
+    ADD COLUMN blocked    text CHECK (blocked IN ('after', 'limit')),
+    ADD COLUMN blockers   integer NOT NULL DEFAULT 0,
+    ADD COLUMN is_awaited boolean NOT NULL DEFAULT false,
+    ADD COLUMN shape      integer,
+    DROP CONSTRAINT task_is_somewhere,
+    ADD CONSTRAINT task_is_somewhere CHECK (num_nonnulls(position, due, expires_at, blocked) = 1) NOT VALID;
+ALTER TABLE jobq.dead
+    ADD COLUMN limit_id integer,
+    ADD COLUMN exit     integer,
+    ADD COLUMN error    bytea,                    -- UTF-8, as the description
+    ADD COLUMN host     text;
+
+CREATE OR REPLACE VIEW jobq.waiting AS
+SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
+       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
+            THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
+            WHEN task.expires_at IS NULL THEN 'scheduled' ELSE 'leased' END AS state
+FROM jobq.task JOIN jobq.queue USING (queue_id);
+
+--== 9: indexes of batches, online ==
+
+-- All are partial: a task of no batch and no limit is in none of them.
+CREATE INDEX CONCURRENTLY task_of_batch ON jobq.task (batch_id, seq) WHERE batch_id IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY dead_of_batch ON jobq.dead (batch_id, id) WHERE batch_id IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY submission_of_batch ON jobq.submission (batch_id, id) WHERE batch_id IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY submission_ended_of_batch ON jobq.submission (batch_id, ended_at) INCLUDE (outcome)
+    WHERE batch_id IS NOT NULL;
+
+CREATE INDEX CONCURRENTLY task_blocked_by_limit ON jobq.task (limit_id, rank, seq) WHERE blocked = 'limit';
+
+CREATE INDEX CONCURRENTLY task_of_limit ON jobq.task (limit_id)
+    WHERE limit_id IS NOT NULL AND (position IS NOT NULL OR expires_at IS NOT NULL);
+
+ALTER TABLE jobq.task VALIDATE CONSTRAINT task_is_somewhere;

@@ -15,7 +15,7 @@ from jobq.errors import LockLost
 from jobq.journal.records import Attempt
 from jobq.servable import result_json
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Settlement
-from jobq_postgres.queue_admin import bytes_of
+from jobq_postgres.stored_text import bytes_of
 
 _OURS: Final = "task.seq = u.seq AND task.receipt = u.receipt AND task.expires_at > clock_timestamp()"
 _REMEMBER: Final = """
@@ -27,6 +27,26 @@ _NOTED: Final = """
         INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)
         SELECT queue_id, id, deliveries, outcome, clock_timestamp(), record, output FROM x WHERE record IS NOT NULL
         ON CONFLICT DO NOTHING)
+"""
+# The ends that nobody could record: their workers died, or lost the lease. Without a journal there is no holder.
+LOST: Final = r"""
+    INSERT INTO jobq.attempt (queue_id, id, attempt, outcome, ended_at, record, output)
+    SELECT queue_id, id, deliveries, 'lock_lost', expires_at, json_build_object(
+        'attempt', deliveries, 'outcome', 'lock_lost', 'then', 'lost',
+        'started', extract(epoch FROM started_at)::float8, 'ended', extract(epoch FROM expires_at)::float8,
+        'host', regexp_replace(holder, ':\d+$', ''), 'pid', coalesce(substring(holder FROM ':(\d+)$')::integer, 0),
+        'detail', 'its lease ran out without a word: the worker died, or lost it')::text, ''::bytea
+"""
+# What ends tasks of batches leaves word of it, whatever state these are in (advance.py): somebody may be sealing one.
+# Left out where none of the tasks has a batch.
+TELL: Final = """
+    told AS (INSERT INTO jobq.outbox (queue_id, batch_id)
+        SELECT DISTINCT queue_id, batch_id FROM {ended} WHERE batch_id IS NOT NULL)
+"""
+# What deletes tasks of batches without an end counts them there, too; the batch's row is the business of who advances.
+TELL_GONE: Final = """
+    told AS (INSERT INTO jobq.outbox (queue_id, batch_id, gone)
+        SELECT queue_id, batch_id, count(*) FROM gone WHERE batch_id IS NOT NULL GROUP BY queue_id, batch_id)
 """
 _KNOWN: Final = "FROM x WHERE submission.queue_id = x.queue_id AND submission.id = x.id"
 _GIVEN: Final = "unnest($1::bigint[], $2::uuid[], $3::text[]"
@@ -47,8 +67,8 @@ COMPLETE: Final = f"""
         DELETE FROM jobq.task USING {_GIVEN}, $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bytea[])
             AS u (seq, receipt, said, result, final, outcome, record, output)
         WHERE {_OURS}
-        RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.started_at, u.receipt, u.said, u.result,
-            u.final, u.outcome, u.record, u.output),
+        RETURNING task.seq, task.queue_id, task.id, task.batch_id, task.deliveries, task.started_at, u.receipt,
+            u.said, u.result, u.final, u.outcome, u.record, u.output),
     answered AS (
         {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
         {_KNOWN}),
@@ -81,24 +101,28 @@ BURY: Final = f"""
         {_KNOWN}),
     buried AS (
         INSERT INTO jobq.dead (
-            queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, died_at)
-        SELECT queue_id, id, rank, deliveries, checkpoint, body, reason, description, started_at, clock_timestamp()
+            queue_id, id, batch_id, rank, deliveries, checkpoint, body, reason, description, started_at, died_at)
+        SELECT queue_id, id, batch_id, rank, deliveries, checkpoint, body, reason, description, started_at,
+            clock_timestamp()
         FROM x),
     {_NOTED}
     SELECT seq FROM x
 """  # noqa: S608
+_TOLD: Final = f", {TELL.format(ended='x').strip()} SELECT seq, batch_id FROM x"  # noqa: S608
+WITH_BATCHES: Final = {each: each.replace("SELECT seq FROM x", _TOLD) for each in (COMPLETE, BURY)}
 SAID_BEFORE: Final = """
     SELECT u.seq FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) AS u (seq, queue_id, id, said)
     JOIN jobq.submission USING (queue_id, id) WHERE strpos(submission.settlements, u.said) > 0
 """
 # Tasks that nobody runs have ended with this.
-CANCEL_IDLE: Final = """
+CANCEL_IDLE: Final = f"""
     WITH gone AS (
-        DELETE FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at IS NULL RETURNING queue_id, id)
+        DELETE FROM jobq.task WHERE seq = ANY ($1::bigint[]) AND expires_at IS NULL RETURNING queue_id, id, batch_id),
+    {TELL.format(ended="gone").strip()}
     UPDATE jobq.submission SET ended_at = clock_timestamp(), outcome = 'canceled'
     FROM gone WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id
-    RETURNING submission.id
-"""
+    RETURNING submission.id, gone.batch_id
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +137,7 @@ class LeasedRow:
     checkpoint: bytes | None
     receipt: UUID
     cancel_requested: bool = False
+    has_batch: bool = True  # or nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +201,18 @@ async def renew(connection: Any, statement: str, changes: Sequence[Change]) -> l
     return [canceled[each.row.seq] if each.row.seq in canceled else _lost(each.row) for each in changes]
 
 
-async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
-    """Run a verb that ends the delivery; for each None, `Ready`, or LockLost."""
+async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> tuple[list[object], bool]:
+    """Run a verb that ends the delivery.
+
+    Returns:
+        None, `Ready`, or LockLost, for each; and whether it has ended tasks of batches.
+    """
+    if any(each.row.has_batch for each in changes):
+        statement = WITH_BATCHES.get(statement, statement)
     rows = await _rows(connection, statement, changes)
-    done = {row[0]: Ready(row[1], row[2]) if len(row) > 1 and row[2] is not None else None for row in rows}
+    done = {
+        row["seq"]: Ready(row["rank"], row["position"]) if row.get("position") is not None else None for row in rows
+    }
     refused = [each for each in changes if each.row.seq not in done]
     repeated: set[int] = set()
     if refused:  # S5: the same settle again is answered like the first, without a second effect
@@ -192,12 +225,13 @@ async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> 
         )
         repeated = {row[0] for row in found}
     # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
-    if canceled := [row[0] for row in rows if len(row) > 1 and row[3]]:
-        await connection.fetch(CANCEL_IDLE, canceled)
-    return [
+    if canceled := [row["seq"] for row in rows if row.get("cancel_requested")]:
+        rows = await connection.fetch(CANCEL_IDLE, canceled)
+    answers: list[object] = [
         done[each.row.seq] if each.row.seq in done else None if each.row.seq in repeated else _lost(each.row)
         for each in changes
     ]
+    return answers, any(row.get("batch_id") is not None for row in rows)
 
 
 async def _rows(connection: Any, statement: str, changes: Sequence[Change]) -> list[Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from jobq.servable import Document, Kind, ListedTask
-from jobq_postgres.queue_admin import text_of
+from jobq_postgres.stored_text import text_of
 
 _NOW: Final = "statement_timestamp()"
 _IDS: Final = {

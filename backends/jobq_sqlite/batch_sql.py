@@ -52,9 +52,9 @@ _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
 _FORGET: Final = (
     "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
-    # Nor one whose name would give what is run at its end an id that is known still ("/" is what follows ".").
+    # Of another batch by this name, what was run at the end of this one would be known, and not run.
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id"
-    " AND id > 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || '/')"
+    " AND id >= 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || ';')"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"
@@ -115,8 +115,6 @@ def members(
     database: sqlite3.Connection, queue: int, name: str, after: str, limit: int, state: str | None, now: Now
 ) -> Sequence[Member]:
     """Return some of its tasks, by id."""
-    from jobq_sqlite.journal import state_of  # noqa: PLC0415 - whoever claims needs none of it
-
     values = {"batch": _row(database, queue, name)[0], "after": after, "limit": limit}
     found = database.execute(
         MEMBERS if state is None else DEAD_MEMBERS, {**values, "wall": now.wall, "boottime": now.boottime}
@@ -124,7 +122,7 @@ def members(
     return [
         Member(
             id=id_,
-            state=str(state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
+            state=str(journal_writer.state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
             params=push_sql.params_of(params),
         )
         for id_, stored, outcome, is_due, is_live, params in found

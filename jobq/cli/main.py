@@ -29,6 +29,7 @@ _COMMANDS: Final = {
         "worker": ("jobq.cli.commands.worker", "Run what is queued."),
         "pull": ("jobq.cli.commands.pull", "Take one task and run it here."),
         "run": ("jobq.cli.commands.run", "Run a file of commands here until all are done."),
+        "batch": ("jobq.cli.commands.batch", "Look after what was pushed under one name."),
         "lease": ("jobq.cli.commands.lease", "Run a command that is alone in holding a name; list who holds what."),
     },
     "Inside of a task": {
@@ -45,6 +46,7 @@ _COMMANDS: Final = {
         "logs": ("jobq.cli.commands.logs", "Show what a task has printed."),
         "history": ("jobq.cli.commands.status", "Show the attempts of a task."),
         "stats": ("jobq.cli.commands.status", "Count by state, and what ended lately."),
+        "results": ("jobq.cli.commands.results", "Write a table of what a batch came to."),
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {

@@ -10,7 +10,7 @@ from jobq.formats.checked import FieldError, integer, kind_of, number
 _MOST: Final = 2**31 - 1
 MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
 _MOST_RULES: Final = 32
-_MOST_PARAMS_BYTES: Final = 4096
+MOST_PARAMS_BYTES: Final = 4096
 count: Final = integer(0, _MOST)
 epoch: Final = integer(0, MAX_EPOCH)
 priority: Final = integer(-(2**31), _MOST)
@@ -133,8 +133,8 @@ def params(value: Any) -> dict[str, str | int | float]:
                 number(held)  # an integer, too: one beyond a float's range is no JSON of ours (strict_json)
         except ValueError as error:
             raise FieldError(str(error), name) from None
-    if len(json.dumps(value)) > _MOST_PARAMS_BYTES:
-        raise ValueError(f"has more than {_MOST_PARAMS_BYTES} bytes")
+    if len(json.dumps(value)) > MOST_PARAMS_BYTES:
+        raise ValueError(f"has more than {MOST_PARAMS_BYTES} bytes")
     return dict(value)
 
 

@@ -24,6 +24,7 @@ PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
 BOOKKEEPING: Final = frozenset({"batch", "params"})  # of the queue's, beside the body: no worker needs it
 _MOST_SIGNATURES: Final = 8
+_MOST_ROUNDS: Final = 10**9
 _LONGEST_KEY_ID: Final = 100
 FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
 _OF_A_NEWER_JOBQ: Final = frozenset({"resources", "needs"})
@@ -66,6 +67,7 @@ class Work:
         audience: None = it names none.
         not_before, not_after: wall time in seconds since the epoch; None = unlimited.
         hops: the queues through which its rules have brought it.
+        round: of the batch after which it is run (`jobq.batches`): its id ends with that; None = it is of none.
         of_a_newer_jobq: names within the text for which this jobq is too old to run it.
     """
 
@@ -76,7 +78,13 @@ class Work:
     not_before: float | None = None
     not_after: float | None = None
     hops: tuple[str, ...] = ()
+    round: int | None = None
     of_a_newer_jobq: tuple[str, ...] = ()
+
+    @property
+    def first_id(self) -> str:
+        """The id of its task, before rules have sent that to other queues."""
+        return self.id if self.round is None else f"{self.id}.{self.round}"
 
 
 def pre_authentication_encoding(text: str) -> bytes:
@@ -126,10 +134,17 @@ def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any
     state = fields.get("state", {})
     if not isinstance(state, dict):
         raise MalformedTask("must be an object", "state")
+    number = state.get("round")
+    if number is not None:
+        if type(number) is not int or not 0 < number < _MOST_ROUNDS:
+            raise MalformedTask("is no number of a round", "state.round")
+        work = replace(work, round=number)
+        own["id"] = work.first_id
+        state = {name: value for name, value in state.items() if name != "round"}
     hop = state.get("hop")
     if hop is None:
         return work, own, state
-    id_, hops = _hop(hop, work.id)
+    id_, hops = _hop(hop, work.first_id)
     rules = own.get("on_exit")
     if isinstance(rules, list):
         used = tuple(f"=queue:{queue}" for queue in hops)
@@ -146,6 +161,8 @@ def write(work: Work, id_: str, state: bytes) -> bytes:
         id_: the task's.
         state: a JSON object, without what the work's hops have changed.
     """
+    if work.round is not None:
+        state = state[:-1] + b',"round":%d}' % work.round
     if work.hops:
         state = state[:-1] + b',"hop":' + strict_json.dumps({"id": id_, "queues": work.hops}) + b"}"
     text = json.dumps(work.text, ensure_ascii=False).encode()

@@ -106,6 +106,12 @@ def _is_cancelled() -> bool:
     return pushing is not None and pushing.cancelling() > 0
 
 
+async def signed(backend: Backend, tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return tasks as they go to a queue: signed, where the settings that it was opened with name a key."""
+    signer = signer_of(backend)
+    return tasks if signer is None or not tasks else await _signed(signer, tasks)
+
+
 async def _signed(signer: Signer, tasks: Sequence[Task]) -> Sequence[Task]:
     if is_at_once():
         return signer.sign(tasks)

@@ -3,17 +3,21 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jobq.errors import MalformedTask
+from jobq.formats import task_fields
 from jobq.submit.command_template import InvalidTemplate, Template, Values
+from jobq.submit.grid import INDEX
 from jobq.submit.input_lines import TaskOptions
 from jobq.submit.record_sources import InputRecord, RecordSource
 from jobq.task import Task
 
 BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
 _KEYED_BYTES: Final = 12  # of 10^9 records two are alike once in 10^11 times; and an id has at most 100 characters
+_SHOWN_BYTES: Final = 1000  # of one value
 _KEPT_SHAPES: Final = 100  # sets of fields that were found good
 
 # Of some records, the position of the first, and what the template has made of them: the id.
@@ -121,7 +125,9 @@ class RecordTasks:
             }
         try:
             filled = self.command.filled(fields)
-            named = {} if self.id_of is None else {"id": self.id_of(records, position, filled)}
+            named: dict[str, Any] = {} if self.id_of is None else {"id": self.id_of(records, position, filled)}
+            if self.options.batch is not None:
+                named["params"] = shown(fields)
             return self.options.task(**filled, **named)
         except MalformedTask as error:
             raise MalformedTask(f"{records[0].where}: {error}") from None
@@ -135,6 +141,27 @@ class RecordTasks:
         except InvalidTemplate as error:
             raise InvalidTemplate(f"{where}: {error}") from None
         self._shapes = {*self._shapes, shape} if len(self._shapes) < _KEPT_SHAPES else {shape}
+
+
+def shown(fields: Values) -> dict[str, str | int | float] | None:
+    """Return what a table of results shows of a record: its short values, as many as there is room for."""
+    found: dict[str, str | int | float] = {}
+    room = task_fields.MOST_PARAMS_BYTES - len("{}")
+    for name, value in fields.items():
+        size = len(json.dumps({name: value}))
+        if isinstance(value, str) and name != INDEX and size <= min(room, _SHOWN_BYTES):
+            found[name] = _number(value)
+            room -= size
+    return found or None
+
+
+def _number(text: str) -> str | int | float:
+    """Return a number, where that is written so and no other way; all else as it is, such as 01 and 1.50."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(number := kind(text)) == text and abs(number) < 2**63:
+                return number
+    return text
 
 
 def named_by_record(name: str) -> IdOf:

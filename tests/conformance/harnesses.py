@@ -27,7 +27,7 @@ from jobq_azure.storage.account import Account
 from jobq_azure.storage.message_format import text_of
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
-from jobq_postgres.push import FORMER_EPOCH
+from jobq_postgres.add_tasks import FORMER_EPOCH
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import BootedHost
 from tests.postgres.server import Database

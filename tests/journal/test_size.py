@@ -44,7 +44,7 @@ async def test_a_journal_stays_within_its_size(
     spec = "demo" if database is None else database.spec()
     settings = Settings(home=tmp_path, journal_max=CAP)
     monkeypatch.setattr("jobq_sqlite.receiver._FORGET_SECONDS", 0.0)
-    monkeypatch.setattr("jobq_postgres.claimer._FORGET_SECONDS", 1e9)  # the new worker's first sweep alone
+    monkeypatch.setattr("jobq_postgres.forgetting._PAUSE_SECONDS", 1e9)  # the new worker's first sweep alone
     try:
         async with resolve(spec, settings) as backend:
             await backend.create()

@@ -7,7 +7,7 @@ import pytest
 
 from jobq.settlement import Complete
 from jobq_postgres import PostgresBackend
-from jobq_postgres.push import ADD, _columns
+from jobq_postgres.add_tasks import ADD, columns
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
 
@@ -89,7 +89,7 @@ async def test_order_of_the_ids_is_that_of_copy_whatever_the_collation_is(databa
     Seen in the plan: the servers that tests can count on have no collation with another order than C.
     """
     connection = await database.server().connect("plan")
-    plan = await connection.fetch(f"EXPLAIN (VERBOSE, COSTS OFF) {ADD}", *_columns([]))
+    plan = await connection.fetch(f"EXPLAIN (VERBOSE, COSTS OFF) {ADD}", *columns([]))
     await connection.close()
     keys = [line for (line,) in plan if "Sort Key" in line and "id" in line.rsplit(".", 1)[-1]]
     assert len(keys) == 1

@@ -7,7 +7,7 @@ from jobq.journal.records import Attempt
 from jobq.settlement import Complete, Record, Release
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
-from jobq_postgres.claimer import FORGET_ATTEMPTS
+from jobq_postgres.forgetting import FORGET_ATTEMPTS
 from tests.postgres.server import Database
 from tests.postgres.support import DONE
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from jobq_postgres import PostgresBackend
+from jobq_postgres.advance import Advanced
 from jobq_postgres.claimer import CLAIM, CLAIM_FROM_THE_BEGINNING, TAKE_AGAIN, TAKE_OVER, Claimer
 from tests.postgres.server import Database
 from tests.postgres.support import LEASE, NOW, receipt, take, tasks
@@ -75,8 +76,8 @@ class Overtaken:
             await self._happens()
         return rows
 
-    async def execute(self, statement: str, *values: Any) -> str:
-        return str(await self._connection.execute(statement, *values))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 @pytest.fixture
@@ -89,6 +90,10 @@ async def claims(database: Database) -> AsyncIterator[Any]:
 _READY = "INSERT INTO jobq.task (queue_id, id, body) SELECT queue_id, 'late', '{}' FROM jobq.queue RETURNING position"
 
 
+async def _advance(_connection: Any) -> Advanced:
+    return Advanced()
+
+
 @pytest.mark.parametrize("statement", [CLAIM, CLAIM_FROM_THE_BEGINNING], ids=["from the floors", "from the beginning"])
 @pytest.mark.parametrize("others", [1, 0])
 async def test_late_commit_that_is_told_of_during_a_claim_is_not_forgotten(
@@ -96,7 +101,7 @@ async def test_late_commit_that_is_told_of_during_a_claim_is_not_forgotten(
 ) -> None:
     """The statement did not see it, and its answer leaves the floor where the note has put it."""
     number = (await queue._linked()).queue
-    claimer = Claimer("here")
+    claimer = Claimer("here", _advance)
     await queue.push(tasks(1, "first"))
     assert len(await _ids(claimer, claims, number)) == 1
     position = await late.fetchval(_READY)
@@ -121,7 +126,7 @@ async def test_note_without_a_position_during_a_full_look_asks_for_the_next(
 ) -> None:
     """An empty note says "anywhere": the look that is under way began before it."""
     number = (await queue._linked()).queue
-    claimer = Claimer("here")
+    claimer = Claimer("here", _advance)
     await late.fetchval(_READY)
     await queue.push(tasks(2))
 
@@ -137,7 +142,7 @@ async def test_note_without_a_position_during_a_full_look_asks_for_the_next(
 async def test_floor_is_raised_no_further_than_what_was_seen(queue: PostgresBackend, claims: Any) -> None:
     """Nothing was told of the next task, and full looks are dear: it is found from the floor all the same."""
     number = (await queue._linked()).queue
-    claimer = Claimer("here")
+    claimer = Claimer("here", _advance)
     await queue.push(tasks(1))
     assert await _ids(claimer, claims, number) == ["t-00000"]
     claimer._sweep_due = claimer._full_look_due = claimer._full_look_after = 0.0

@@ -1,102 +1,97 @@
-"""Batches in a file that others use, too."""
+"""Batches in the file itself: what an older jobq leaves, what is done in steps, what is forgotten."""
 
-import asyncio
-import json
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import closing
-from datetime import timedelta
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
-
-from jobq.batches import BatchState, Plan
-from jobq.errors import QueueNotFound
-from jobq.settings import Settings
-from jobq.settlement import Complete, MoveToDeadLetters
-from jobq.spec import resolve
+from jobq.batches import BatchState, Plan, counts_of, named_for_end
+from jobq.errors import BatchNotFound
+from jobq.settlement import Complete
 from jobq.task import Task
-from jobq.testing.harness import DONE
-from jobq_sqlite.backend import SqliteBackend
+from jobq.testing.clock import VirtualClock
+from jobq.testing.harness import raises
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
 
-THEN = Task.new(command="true", id="then").encode().decode()
-NOW = timedelta(0)
-
-
-@pytest.fixture
-async def queue(tmp_path: Path) -> AsyncIterator[SqliteBackend]:
-    async with resolve(f"sqlite://{tmp_path}/jobs.db/q", Settings(home=tmp_path)) as made:
-        assert isinstance(made, SqliteBackend)
-        await made.create()
-        yield made
+_THEN = Plan(then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="merge")])))
 
 
-@pytest.mark.parametrize("verb", ["seal", "cancel"])
-async def test_who_waits_for_tasks_hears_of_what_is_run_at_an_end(queue: SqliteBackend, verb: str) -> None:
-    """Of an empty batch the seal is the end: nobody settles, and a worker of this process waited its poll out."""
-    await queue.batches.begin("s7", Plan(then=(THEN,)))
-    async with asyncio.timeout(10):
-        waiting = asyncio.create_task(queue.receive(1, None, timedelta(seconds=60)))
-        await asyncio.sleep(0.2)
-        await getattr(queue.batches, verb)("s7")
-        (held,) = await waiting
-    assert held.id == "jobq.then.s7.1"
-
-
-async def test_a_queue_that_was_made_anew_is_found_again(queue: SqliteBackend, tmp_path: Path) -> None:
-    """As by the other verbs: a service has it open for weeks."""
-    await queue.batches.begin("s7", Plan())
-    async with resolve(f"sqlite://{tmp_path}/jobs.db/q", Settings(home=tmp_path)) as other:
-        assert isinstance(other, SqliteBackend)
-        await other.delete()
-        await other.create()
-    with pytest.raises(QueueNotFound):
+async def test_what_an_older_jobq_ends_is_looked_after_by_the_next_that_writes(tmp_path: Path) -> None:
+    """It has the file open, and knows nothing of batches: the trigger notes the end, and an idle worker finds it."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(1, batch="s7"))
         await queue.batches.seal("s7")
-    assert (await queue.batches.begin("s7", Plan())).state is BatchState.OPEN
+        ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', body = x''")
+        assert (await queue.batches.find("s7")).state is BatchState.SEALED
+        (then,) = await queue.receive(1, LEASE, NOW)
+        assert then.id == "jobq.then.s7.1"
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
 
 
-async def test_what_a_newer_jobq_is_to_run_at_an_end_keeps_nobody_from_settling(
-    queue: SqliteBackend, tmp_path: Path
-) -> None:
-    """Its batch waits for one that can read it; each transaction of this process failed, whatever it was about."""
-    await queue.batches.begin("new", Plan())
-    newer = json.dumps({"then": ['{"version": 4, "id": "a"}']})
-    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as database:
-        database.execute("UPDATE batch SET plan = ?", (newer,))
-        await queue.push([Task.new(command="true", batch="new"), Task.new(command="true")])
-        await queue.batches.seal("new")
-        for held in await queue.receive(2, None, NOW):
-            await held.settle(Complete(DONE))
-        await queue.batches.begin("other", Plan())
-        assert (await queue.batches.seal("other")).state is BatchState.FINISHED
-        found = await queue.batches.find("new")
-        assert (found.state, found.counts["succeeded"]) == (BatchState.SEALED, 1)
-        database.execute("UPDATE batch SET plan = ? WHERE name = 'new'", (Plan(then=(THEN,)).encode(),))
-        await queue.push([Task.new(command="true")])
-        assert (await queue.batches.find("new")).state is BatchState.FINISHED, "its note has stayed"
+async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path) -> None:
+    """The one who canceled is killed after the first: claims go on with it."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(5000, batch="s7"))
+        found = await queue.batches.cancel("s7")
+        assert 0 < found.counts["canceled"] < 5000
+        handed_out = 0
+        while (delivery := (await queue.receive(1, LEASE, NOW))[0]).id != "jobq.then.s7.1":
+            handed_out += 1
+            assert (await delivery.renew(LEASE)).cancel
+            await delivery.settle(Complete(DONE))
+        found = await queue.batches.find("s7")
+        assert found.state is BatchState.FINISHED
+        assert found.counts["canceled"] + found.counts["succeeded"] == 5000
+        assert found.counts["succeeded"] == handed_out
 
 
-@pytest.mark.parametrize("then_is", ["waiting", "dead", "done"])
-async def test_a_name_is_taken_for_as_long_as_what_was_run_at_its_end_is_known(
-    queue: SqliteBackend, tmp_path: Path, then_is: str
-) -> None:
-    """S1: begun anew in its first round, what is to be run then had an id that was known, and was dropped."""
-    plan = Plan(then=(THEN,))
-    await queue.batches.begin("s7", plan)
-    await queue.batches.seal("s7")
-    if then_is != "waiting":
-        (held,) = await queue.receive(1, None, NOW)
-        await held.settle(MoveToDeadLetters("failures", "by the test") if then_is == "dead" else Complete(DONE))
-    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as database:
-        database.execute("UPDATE batch SET created_at = 0, finished_at = 1")
-        await queue.batches.begin("other", Plan())
-        assert (await queue.batches.begin("s7", plan)).state is BatchState.FINISHED
-        await queue.clear()
-        await queue.purge_dead(["jobq.then.s7.1"])
-        if then_is == "done":  # it is forgotten, too, in time
-            database.execute("DELETE FROM task")
-        await queue.batches.begin("other", Plan())
-        assert (await queue.batches.begin("s7", plan)).state is BatchState.OPEN
-    await queue.batches.seal("s7")
-    (held,) = await queue.receive(1, None, NOW)
-    assert held.id == "jobq.then.s7.1"
+async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(3, batch="s7"))
+        await queue.batches.seal("s7")
+        await queue.delete()
+        await queue.create()
+        with raises(BatchNotFound):
+            await queue.batches.find("s7")
+        await queue.batches.begin("s7", Plan())
+        await queue.push(tasks(3, batch="s7"))
+        assert dict((await queue.batches.find("s7")).counts) == counts_of({"ready": 3})
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_one_is_forgotten_with_the_ids_of_its_tasks_and_not_before(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        for name in ("s7", "open"):
+            await queue.batches.begin(name, Plan())
+        await queue.push(tasks(1, batch="s7"))
+        await queue.batches.seal("s7")
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(DONE))
+        await clock.advance(29 * 86400)
+        await queue.batches.begin("new", Plan())
+        assert (await queue.batches.find("s7")).total == 1
+        await clock.advance(2 * 86400)
+        await queue.push(tasks(1, prefix="later"))  # forgets its task
+        assert dict((await queue.batches.find("s7")).counts) == counts_of({"gone": 1})
+        await queue.batches.begin("new", Plan())
+        assert [each.name for each in await queue.batches.list("", 10)] == ["new"]
+
+
+async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: Path) -> None:
+    """Somebody has pushed what would be run at the end, as something else: the batch finishes all the same."""
+    async with AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(backend(virtual_file(tmp_path)))
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push([Task.new(command="other", id="jobq.then.s7.1")])
+        await queue.batches.seal("s7")
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        (delivery,) = await queue.receive(2, LEASE, NOW)
+        assert delivery.task.command == "other"

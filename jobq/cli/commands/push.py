@@ -1,5 +1,6 @@
 """`jobq QUEUE push`: tasks from options, a file, a pipe or an argument vector into the queue, in bounded memory."""
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from jobq.cli.common import (
     spec_of,
     time_limit,
 )
-from jobq.cli.submit.push_options import call_of, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import call_of, check_batch, check_rules, check_sources, kwargs_of, variables_of
 from jobq.cli.submit.sweep import EACH, GRID, sweep_of
 
 _HELP: Final = """Queue commands, which workers will run.
@@ -33,6 +34,10 @@ with {" is a JSON object with the fields command, argv or call (with kwargs), an
 priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes). Options hold for
 all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
 
+With --batch NAME all tasks of this push are one batch: `batch show` counts them, `batch wait` waits for their end,
+`batch retry` runs the failed ones again, and `results` makes a table of them. A push of FILE, of points or of -c is
+resumable then, as with --resume: the same command again goes on.
+
 With --resume NAME a push of FILE or of points that was interrupted, however that was, is finished by running it again:
 none is lost, and none is queued twice where the queue knows ids again (elsewhere 500 at most). The same FILE or points
 are needed; a point's task has the id NAME.INDEX.
@@ -43,8 +48,9 @@ _EXAMPLES: Final = (
     "jobq demo push --on-exit 3=fail --on-exit oom=delay:10m -c 'python train.py'",
     "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
-    "jobq demo push --grid lr=0.1,0.01 --grid seed=1..50 -- python train.py --lr={lr} --seed {seed}",
+    "jobq demo push --batch s7 --grid lr=0.1,0.01 --grid seed=1..50 -- python train.py --lr={lr} --seed {seed}",
     """jobq demo push --each runs.csv --dry-run -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
+    "jobq demo push --batch s7 --then 'python merge.py' tasks.txt",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
     """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",
@@ -117,6 +123,17 @@ class _PushCommand(ProgramCommand):
     "--accept-changes", is_flag=True,
     help="With --resume: what a file holds that is not queued yet may have changed meanwhile.",
 )  # fmt: skip
+@click.option(
+    "--batch", "batch_name", metavar="NAME",
+    help="Name what is pushed, as one batch; it is sealed at the end. See `jobq QUEUE batch`.",
+)  # fmt: skip
+@click.option(
+    "--open", "stays_open", is_flag=True, help="With --batch: leave it open, so that more pushes can add to it."
+)
+@click.option(
+    "--then", metavar="COMMAND", multiple=True,
+    help="With --batch: queue this shell command, too, once all tasks of the batch have ended; may be repeated.",
+)  # fmt: skip
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @click.option("--wait", is_flag=True, help="Wait until all have ended; end with the worst exit code of theirs.")
 @click.option(
@@ -149,6 +166,9 @@ def push(
     dry_run: bool,
     resume: str | None,
     accept_changes: bool,
+    batch_name: str | None,
+    stays_open: bool,
+    then: tuple[str, ...],
     no_create: bool,
     wait: bool,
     wait_timeout: timedelta | None,
@@ -176,10 +196,12 @@ def push(
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets=budgets_of(settings),
         by_content=by_content,
+        batch=batch_name,
     )
     argv: tuple[str, ...] | None = program_of(ctx)
     is_sweep = bool(grids) or each is not None
     check_sources(file, commands, argv, call, spec, id_, is_sweep=is_sweep)
+    check_batch(batch_name, stays_open=stays_open, then=then)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     if wait_timeout is not None and not wait:
@@ -191,6 +213,14 @@ def push(
     echo = Echo(ids=ids, as_json=as_json, kept=[] if wait else None, wait_timeout=wait_timeout)
     names = "--id" if id_ is not None else "--dedup-by-content" if by_content else None
     how = HowToPush(ctx=ctx, settings=settings, template=template, echo=echo, creates=not no_create, names=names)
+    if batch_name is not None:
+        from jobq.cli.submit.batch_push import BatchPush  # noqa: PLC0415 - most pushes have none
+
+        runs = shlex.join(argv) if argv else call or "; ".join(commands)
+        how.batch = BatchPush.of(batch_name, runs, then, template, stays_open=stays_open, creates=not no_create)
+    # Alone in its batch, a push goes on under that name: the same command again queues what is left of it.
+    own = None if stays_open or id_ is not None or by_content else batch_name
+    resume = resume or (own if is_sweep or file not in (None, "-") else None)
     if is_sweep:
         from jobq.cli.submit.sweep_push import push_sweep  # noqa: PLC0415 - most pushes are none
 
@@ -209,11 +239,10 @@ def push(
 
         code = push_lines(how, file or "-")
     else:
-        from jobq.cli.submit.push_given import push_given  # noqa: PLC0415 - as above
+        from jobq.cli.submit.push_given import named_tasks, push_given  # noqa: PLC0415 - as above
 
         given: list[dict[str, Any]] = [{"command": command} for command in commands]
         given = given or [{"argv": argv} if argv else {"call": call, "kwargs": kwargs}]
-        named = {"id": id_} if id_ is not None else {}
-        code = push_given(how, [template.task(**fields, **named) for fields in given])
+        code = push_given(how, named_tasks(template, given, id_, own))
     echo.check()
     return code

@@ -61,11 +61,11 @@ def push_under_cursor(
         async with cursor_of(backend, queue, how.settings, name, creates=how.creates, says=says) as cursor:
             pusher = how.pusher(backend)
             if echo.kept is None or ids is None:
-                return await push(pusher, cursor)
+                return await how.in_batch(backend, lambda: push(pusher, cursor))
             from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - most do not wait
 
             await check_journal(backend)
-            if code := await push(pusher, cursor):
+            if code := await how.in_batch(backend, lambda: push(pusher, cursor)):
                 return code
             # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
             return await wait_for(backend, await ids(), as_json=echo.as_json, timeout=echo.wait_timeout)

@@ -1,8 +1,8 @@
 """`push` of given tasks, what each push prints of its ids, and what each is told by its options."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from jobq.submit.pusher import Pusher
 from jobq.task import Task
 
 if TYPE_CHECKING:
+    from jobq.cli.submit.batch_push import BatchPush
     from jobq.settings import Settings
     from jobq.submit.input_lines import TaskOptions
 
@@ -88,6 +89,7 @@ class HowToPush:
         echo: what is printed, and whether the end is waited for.
         creates: whether to make a missing queue.
         names: the option that names tasks; None = none does.
+        batch: the batch that they belong to.
     """
 
     ctx: click.Context
@@ -96,6 +98,7 @@ class HowToPush:
     echo: Echo
     creates: bool
     names: str | None
+    batch: "BatchPush | None" = None
 
     def pusher(self, backend: Backend) -> Pusher:
         """Return what pushes to a queue."""
@@ -111,18 +114,32 @@ class HowToPush:
         check_names(backend, self.names)
         echo = self.echo
         if echo.kept is None:
-            return await push(backend)
+            return await self.in_batch(backend, lambda: push(backend))
         from jobq.cli.submit.wait_for_results import check_journal, left, wait_for  # noqa: PLC0415 - most do not wait
 
         await check_journal(backend)
         try:
-            if code := await push(backend):
+            if code := await self.in_batch(backend, lambda: push(backend)):
                 return code
         except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
             if not (queued := len(echo.kept)):
                 raise
             raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
         return await wait_for(backend, echo.kept, as_json=echo.as_json, timeout=echo.wait_timeout)
+
+    async def in_batch(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
+        """Push, in its batch where there is one; return the exit code."""
+        return await push() if self.batch is None else await self.batch.around(backend, push)
+
+
+def named_tasks(
+    template: "TaskOptions", given: Sequence[Mapping[str, Any]], id_: str | None, batch: str | None
+) -> list[Task]:
+    """Return tasks of given fields: under an id, or that of their place in the batch that is all theirs."""
+    if id_ is not None:
+        return [template.task(**fields, id=id_) for fields in given]
+    named = [{} if batch is None else {"id": f"{batch}.{place}"} for place in range(len(given))]
+    return [template.task(**fields, **name) for fields, name in zip(given, named, strict=True)]
 
 
 def push_given(how: HowToPush, tasks: list[Task]) -> int:

@@ -77,6 +77,18 @@ def check_sources(
         )
 
 
+def check_batch(name: str | None, *, stays_open: bool, then: Sequence[str]) -> None:
+    """Raise UsageError for a name that no batch can have, and for what is about one where there is none."""
+    from jobq.formats.task_ids import BATCH  # noqa: PLC0415 - --help must not pay for it
+
+    if name is None and (stays_open or then):
+        raise click.UsageError("--open and --then are about a batch: name it with --batch NAME")
+    if name is not None and not BATCH.fullmatch(name):
+        raise click.UsageError(
+            f"--batch: {name!r:.80} is no name of 1 to 64 letters, digits or ._- that begins with a letter or digit"
+        )
+
+
 def check_priority(backend: "Backend", priority: int | None) -> None:
     """Raise UsageError for --priority where the queue's service knows none."""
     if priority and not backend.capabilities.priorities:

@@ -10,7 +10,10 @@ from jobq.task import Task
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, Bench, raises, task
 
-_THEN = Plan(template="python train.py", then=(Task.new(command="python merge.py", id="first").encode().decode(),))
+_THEN = Plan(
+    template="python train.py",
+    then=(Task.new(command="python merge.py", id="whatever").encode().decode(),),
+)
 _SECONDS = 15.0  # by which what follows from the end of a batch has happened, whoever ended it
 
 
@@ -81,7 +84,7 @@ async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
     await _of(bench).seal("s7")
     await last.settle(Complete(DONE))
     await _finished(bench, "s7")
-    assert (await bench.take()).id == "jobq.then.s7.1:1"
+    assert (await bench.take()).id == "jobq.then.s7:1.1"
     assert other.task.command == "echo other"
     await bench.nothing()
 

@@ -1,0 +1,118 @@
+"""What follows from the ends of tasks: has their batch ended, and what is to be run then.
+
+Whoever ends or deletes tasks of a batch leaves a row in jobq.outbox in its own transaction. `advance` takes such rows,
+locks their batches, and only then, in a statement of its own, looks whether any task is left: one statement that both
+waits for a lock and looks goes on with what it saw before it waited. Should whoever left the row not come to it, the
+next sweep of any process does (claimer.py).
+
+It waits for no lock of a batch: what somebody else holds it leaves, with its rows, for the next time. Everyone locks
+batches first, in the order of their numbers, and then tasks, in that of `seq`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jobq.batches import BatchState, Plan, rounds_with
+from jobq_postgres import batch_rows
+from jobq_postgres.add_tasks import ADD_UNKNOWN, EPOCH, NewTask, columns, lowest_of
+from jobq_postgres.cancel import cancel_held
+
+ROWS_AT_ONCE: Final = 1000  # of the outbox
+TASKS_AT_ONCE: Final = 500  # that one step cancels
+
+TAKE: Final = f"""
+    SELECT n, batch_id, gone FROM jobq.outbox WHERE queue_id = $1 AND ($2::integer IS NULL OR batch_id = $2)
+    ORDER BY n LIMIT {ROWS_AT_ONCE} FOR UPDATE SKIP LOCKED
+"""  # noqa: S608 - a constant of ours; so below
+TELL: Final = "INSERT INTO jobq.outbox (queue_id, batch_id) VALUES ($1, $2)"
+STATES: Final = "SELECT batch_id, state FROM jobq.batch WHERE batch_id = ANY ($1::integer[])"
+HOLD: Final = """
+    SELECT batch_id, name, state, round, is_canceled, plan, rounds FROM jobq.batch
+    WHERE batch_id = ANY ($1::integer[]) ORDER BY batch_id FOR UPDATE SKIP LOCKED
+"""
+DELETE: Final = "DELETE FROM jobq.outbox WHERE queue_id = $1 AND n = ANY ($2::bigint[])"
+ADD_GONE: Final = "UPDATE jobq.batch SET gone = gone + $2 WHERE batch_id = $1"
+# As a range in the order of the index of batches: with "= $1" the planner may take another one that has the order, too,
+# and walk over all tasks for want of one.
+_OF_BATCH: Final = "batch_id >= $1 AND batch_id < $1::integer + 1"
+IS_LEFT: Final = f"SELECT true FROM jobq.task WHERE {_OF_BATCH} ORDER BY batch_id, seq LIMIT 1"  # noqa: S608
+FINISH: Final = """
+    UPDATE jobq.batch SET state = 'finished', finished_at = to_timestamp($2), rounds = $3 WHERE batch_id = $1
+"""
+# What is still to be canceled: not those whose workers have been asked.
+HOLD_TASKS: Final = f"""
+    SELECT seq, coalesce(expires_at > clock_timestamp(), false) AS is_live FROM jobq.task
+    WHERE {_OF_BATCH} AND NOT (cancel_requested AND coalesce(expires_at > statement_timestamp(), false))
+    ORDER BY batch_id, seq LIMIT {TASKS_AT_ONCE} FOR UPDATE
+"""  # noqa: S608
+
+
+@dataclass(slots=True)
+class Advanced:
+    """What a step did.
+
+    Attributes:
+        lowest: what became ready, by rank.
+        goes_on: there is, or may be, more to do; what somebody else holds included.
+    """
+
+    lowest: dict[int, int] = field(default_factory=dict)
+    goes_on: bool = False
+
+
+async def advance(connection: Any, queue: int, batch: int | None = None) -> Advanced:
+    """Do one step, in a transaction.
+
+    Args:
+        connection: of asyncpg.
+        queue: the queue's number.
+        batch: whose rows; None = of all batches.
+
+    Raises:
+        asyncpg.PostgresError: nothing was done. With FORMER_EPOCH: something was forgotten meanwhile; do it again.
+    """
+    done = Advanced()
+    async with connection.transaction():
+        rows = await connection.fetch(TAKE, queue, batch)
+        if not rows:
+            return done
+        numbers = sorted({row["batch_id"] for row in rows})
+        gone = {number: sum(row["gone"] for row in rows if row["batch_id"] == number) for number in numbers}
+        # A batch that is open now is not held: its seal leaves a row of its own. One that is not there is forgotten.
+        states = {row[0]: row[1] for row in await connection.fetch(STATES, numbers)}
+        wanted = [number for number, state in states.items() if state == BatchState.SEALED or gone[number]]
+        held = await connection.fetch(HOLD, wanted) if wanted else []
+        left = set(wanted) - {row["batch_id"] for row in held}
+        await connection.execute(DELETE, queue, [row["n"] for row in rows if row["batch_id"] not in left])
+        for row in held:
+            if gone[row["batch_id"]]:
+                await connection.execute(ADD_GONE, row["batch_id"], gone[row["batch_id"]])
+            if row["state"] == BatchState.SEALED:
+                await _look(connection, queue, row, done)
+        done.goes_on |= bool(left) or len(rows) == ROWS_AT_ONCE
+    return done
+
+
+async def cancel_some(connection: Any, queue: int, batch: int) -> None:
+    """Cancel some tasks of a batch whose row is held, and see to it that the next step follows."""
+    if held := await connection.fetch(HOLD_TASKS, batch):
+        await cancel_held(connection, held)
+    if len(held) == TASKS_AT_ONCE:
+        await connection.execute(TELL, queue, batch)
+
+
+async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> None:
+    """See whether any task is left of a sealed batch whose row is held."""
+    if await connection.fetchval(IS_LEFT, row["batch_id"]):
+        if row["is_canceled"]:
+            await cancel_some(connection, queue, row["batch_id"])
+            done.goes_on = True
+        return
+    found = await connection.fetchrow(batch_rows.FIND, queue, row["name"])
+    rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
+    await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
+    if tasks := Plan.decode(row["plan"]).tasks(row["name"], row["round"]):
+        epoch = int(await connection.fetchval(EPOCH))
+        new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
+        for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():
+            done.lowest[rank] = min(position, done.lowest.get(rank, position))

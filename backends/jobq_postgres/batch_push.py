@@ -1,0 +1,80 @@
+"""Adding tasks to batches: each transaction holds their rows, so that no push is in flight after a seal."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from jobq.batches import BatchState, missing, sealed
+from jobq_postgres.add_tasks import (
+    ADD_UNKNOWN_TO_BATCHES,
+    COPY_FROM,
+    NewTask,
+    Refused,
+    columns,
+    copy,
+    lowest_of,
+    refuse_other_payloads,
+)
+
+if TYPE_CHECKING:
+    from jobq.errors import JobqError
+
+# Shared with other pushes, and with nobody who seals, reopens or finishes them.
+HOLD_SHARED: Final = """
+    SELECT batch_id, name, state FROM jobq.batch WHERE queue_id = $1 AND name = ANY ($2::text[])
+    ORDER BY batch_id FOR SHARE
+"""
+KNOWN: Final = "SELECT id FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[])"
+
+
+async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+    """Add tasks of batches, and with params, in one transaction.
+
+    Args:
+        connection: of asyncpg.
+        tasks: each with the number of its call.
+
+    Returns:
+        What became ready, by rank.
+
+    Raises:
+        Refused: of calls with a new task whose batch takes none, or with an id that is another task's.
+    """
+    queue = tasks[0][1].queue
+    async with connection.transaction():
+        names = {task.batch for _, task in tasks if task.batch is not None}
+        held = {row["name"]: row for row in await connection.fetch(HOLD_SHARED, queue, sorted(names))}
+        numbers = {name: row["batch_id"] for name, row in held.items() if row["state"] == BatchState.OPEN}
+        closed = [each for each in tasks if each[1].batch is not None and each[1].batch not in numbers]
+        if closed:
+            await _refuse_new(connection, queue, closed, {name: row["state"] for name, row in held.items()})
+        taken = [task for _, task in tasks if task.batch is None or task.batch in numbers]
+        ordered = list({task.id: task for task in reversed(taken)}.values())[::-1]
+        lowest = await _add(connection, ordered, numbers)
+        await refuse_other_payloads(connection, tasks)
+    return lowest
+
+
+async def _add(connection: Any, tasks: Sequence[NewTask], numbers: Mapping[str, int]) -> dict[int, int]:
+    if len(tasks) >= COPY_FROM and all(task.not_before is None for task in tasks):
+        try:
+            return await copy(connection, tasks, numbers)
+        except asyncpg.UniqueViolationError:
+            pass  # some are known; what was copied went back to its savepoint
+    more = [[numbers.get(task.batch or "") for task in tasks], [task.params for task in tasks]]
+    return lowest_of(await connection.fetch(ADD_UNKNOWN_TO_BATCHES, *columns(tasks), *more))
+
+
+async def _refuse_new(
+    connection: Any, queue: int, tasks: Sequence[tuple[int, NewTask]], states: Mapping[str, str]
+) -> None:
+    """Refuse the calls of tasks that are not known (S8); nobody else adds one, as long as their batches are held."""
+    known = {row[0] for row in await connection.fetch(KNOWN, queue, [task.id for _, task in tasks])}
+    refused: dict[int, JobqError] = {}
+    for number, task in tasks:
+        if task.id not in known and task.batch is not None:
+            state = states.get(task.batch)
+            refused[number] = missing(task.batch) if state is None else sealed(task.batch, BatchState(state))
+    if refused:
+        raise Refused(refused)

@@ -1,0 +1,143 @@
+"""The protocol's face of a queue's batches."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from jobq.batches import Batch, BatchState, Member, Plan, checked_name, missing
+from jobq_postgres import advance, batch_rows
+from jobq_postgres.connections import Connections
+
+# A seal waits for the pushes that are under way.
+_PATIENT: Final = "SET LOCAL lock_timeout = '30s'"
+_BEGIN: Final = """
+    INSERT INTO jobq.batch (queue_id, name, plan) VALUES ($1, $2, $3) ON CONFLICT (queue_id, name) DO NOTHING
+"""
+_LOOK: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2"
+HOLD: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2 FOR UPDATE"
+_PLAN: Final = "UPDATE jobq.batch SET plan = $2 WHERE batch_id = $1"
+_SEAL: Final = "UPDATE jobq.batch SET state = 'sealed', sealed_at = clock_timestamp() WHERE batch_id = $1"
+_CANCEL: Final = "UPDATE jobq.batch SET is_canceled = true WHERE batch_id = $1"
+_REOPEN: Final = """
+    UPDATE jobq.batch SET state = 'open', sealed_at = NULL, finished_at = NULL, is_canceled = false,
+        round = round + (state = 'finished')::integer WHERE batch_id = $1
+"""
+
+
+class PostgresBatches:
+    """The batches of one queue.
+
+    Args:
+        links: gives the connections.
+    """
+
+    def __init__(self, links: Callable[[], Awaitable[Connections]]) -> None:
+        self._links = links
+
+    async def begin(self, name: str, plan: Plan) -> Batch:
+        """Open one, or say more of one that is open; who pushes to it is waited for only where that is news."""
+        plan.checked(checked_name(name))
+
+        async def work(connection: Any, queue: int) -> int | None:
+            await connection.execute(_BEGIN, queue, name, plan.encode())
+            if _news(await connection.fetchrow(_LOOK, queue, name), plan) is None:
+                return None
+            async with connection.transaction():
+                held = await self._hold(connection, queue, name)
+                if (news := _news(held, plan)) is not None:
+                    await connection.execute(_PLAN, held["batch_id"], news)
+            return None
+
+        return await self._changed(name, work)
+
+    async def seal(self, name: str) -> Batch:
+        """Let it take no more tasks."""
+        return await self._sealed(name, canceled=False)
+
+    async def reopen(self, name: str) -> Batch:
+        """Let it take tasks again."""
+
+        async def work(connection: Any, queue: int) -> int | None:
+            async with connection.transaction():
+                held = await self._hold(connection, queue, name)
+                if held["state"] != BatchState.OPEN:
+                    await connection.execute(_REOPEN, held["batch_id"])
+            return None
+
+        return await self._changed(name, work)
+
+    async def cancel(self, name: str) -> Batch:
+        """Seal it, end what waits, and ask what runs to end: 500 of its tasks; the next steps do the others."""
+        return await self._sealed(name, canceled=True)
+
+    async def find(self, name: str) -> Batch:
+        """Return it, counted."""
+        links = await self._links()
+        return await self._found(links, name)
+
+    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+        """Return some, by name."""
+        links = await self._links()
+        found: Sequence[Batch] = await links.look(
+            lambda connection: batch_rows.page(connection, links.queue, after, limit)
+        )
+        return found
+
+    async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
+        """Return some of its tasks, by id."""
+        links = await self._links()
+        found: Sequence[Member] | None = await links.look(
+            lambda connection: batch_rows.members(connection, links.queue, name, after, limit, state)
+        )
+        if found is None:
+            raise missing(name)
+        return found
+
+    async def _sealed(self, name: str, *, canceled: bool) -> Batch:
+        """Seal it, with a row in the outbox: what ended before it was sealed, nobody has acted on."""
+
+        async def work(connection: Any, queue: int) -> int | None:
+            async with connection.transaction():
+                held = await self._hold(connection, queue, name)
+                number = int(held["batch_id"])
+                if held["state"] == BatchState.FINISHED:
+                    return None
+                if held["state"] == BatchState.OPEN:
+                    await connection.execute(_SEAL, number)
+                await connection.execute(advance.TELL, queue, number)
+                if canceled:
+                    await connection.execute(_CANCEL, number)
+                    await advance.cancel_some(connection, queue, number)
+            return number
+
+        return await self._changed(name, work)
+
+    @staticmethod
+    async def _hold(connection: Any, queue: int, name: str) -> Any:
+        await connection.execute(_PATIENT)
+        held = await connection.fetchrow(HOLD, queue, name)
+        if held is None:
+            raise missing(name)
+        return held
+
+    async def _changed(self, name: str, work: Callable[[Any, int], Awaitable[int | None]]) -> Batch:
+        """Do something to it, see to what follows, and return it as it is then."""
+        links = await self._links()
+        number = await links.look(lambda connection: work(connection, links.queue))
+        if number is not None:
+            await links.advance(number)
+        return await self._found(links, name)
+
+    async def _found(self, links: Connections, name: str) -> Batch:
+        found: Batch | None = await links.look(lambda connection: batch_rows.find(connection, links.queue, name))
+        if found is None:
+            raise missing(name)
+        return found
+
+
+def _news(row: Any, plan: Plan) -> str | None:
+    """Return the plan of an open batch, as it is kept, once a later one has said more; None = there is no news."""
+    if row is None or row["state"] != BatchState.OPEN:
+        return None
+    former = Plan.decode(row["plan"])
+    later = former.with_later(plan)
+    return None if later == former else later.encode()

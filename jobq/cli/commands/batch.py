@@ -1,0 +1,207 @@
+"""`jobq QUEUE batch list|show|wait|retry|cancel|seal|reopen`: what was pushed under one name."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, full_option, json_option, with_queue
+from jobq.cli.display import format_journal, terminal
+from jobq.cli.display.progress_bar import Bar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from jobq.backend import Backend
+    from jobq.batches import Batch, Batches
+
+_PAGE: Final = 500
+_UNKNOWN: Final = 75
+
+
+@click.group(
+    cls=SuggestingGroup,
+    examples=(
+        "jobq demo push --batch s7 tasks.txt    # begins one, and seals it",
+        "jobq demo batch list",
+        "jobq demo batch show s7",
+        "jobq demo batch wait s7 --timeout 1h",
+        "jobq demo batch retry s7",
+    ),
+)
+def batch() -> None:
+    """Look after batches: what `push --batch NAME` has queued under one name.
+
+    A batch is open while tasks are pushed to it, sealed when no more come, and has finished when it is sealed and each
+    of its tasks has ended: done, dead or canceled. What is put back after that is its next round.
+    """
+
+
+@batch.command(name="list", cls=ExampleCommand, examples=("jobq demo batch list", "jobq demo batch list --json"))
+@full_option
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, full: bool, as_json: bool) -> int:
+    """List batches by name: where they are, and how many of their tasks."""
+
+    async def work(backend: "Backend") -> None:
+        from jobq.batches import batches_of  # noqa: PLC0415 - --help must not pay for it; so below
+        from jobq.cli.display import format_batch  # noqa: PLC0415
+
+        after, rows = "", list[tuple[str, ...]]()
+        while page := await batches_of(backend).list(after, _PAGE):
+            for each in page:
+                if as_json:
+                    terminal.put_json(format_batch.as_json(each))
+                else:
+                    rows.append(format_batch.row(each))
+            after = page[-1].name
+            if len(page) < _PAGE:
+                break
+        format_journal.put_rows(format_batch.HEADINGS, rows, full=full)
+
+    return with_queue(ctx, work, brief=True)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch show s7", "jobq demo batch show s7 --json"))
+@click.argument("name")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, name: str, as_json: bool) -> int:
+    """Show where a batch is: its counts, now and at the end of each round."""
+
+    async def work(backend: "Backend") -> None:
+        from jobq.batches import batches_of  # noqa: PLC0415
+
+        _put(await batches_of(backend).find(name), as_json=as_json)
+
+    return with_queue(ctx, work, brief=True)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch wait s7", "jobq demo batch wait s7 --timeout 1h"))
+@click.argument("name")
+@click.option(
+    "--timeout", metavar="DURATION", callback=duration, help="How long; then end with 75. Default: until it finishes."
+)
+@json_option
+@click.pass_context
+def wait(ctx: click.Context, name: str, timeout: timedelta | None, as_json: bool) -> int:
+    """Wait until a batch has finished; end with 0 if each of its tasks is done, else with 1.
+
+    An open one has to be sealed first: by the push that adds to it, or by `batch seal`. With --timeout it ends with 75
+    when the time is over.
+    """
+
+    async def work(backend: "Backend") -> int:
+        from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.cli.display import format_batch  # noqa: PLC0415
+        from jobq.submit.batch_end import finished  # noqa: PLC0415
+
+        with Bar("waiting") as bar:
+            found, ended = await finished(
+                batches_of(backend),
+                name,
+                timeout=timeout,
+                on_look=lambda seen: bar.show(seen.total - seen.unfinished, format_batch.progress(seen)),
+                away=lambda error: terminal.say(f"{error}; still waiting", is_error=True),
+            )
+        _put(found, as_json=as_json)
+        if not ended:
+            terminal.say(f"batch {name} has not finished: {found.unfinished} of its tasks are left", is_error=True)
+            return _UNKNOWN
+        return 0 if found.total == found.counts["succeeded"] else 1
+
+    return with_queue(ctx, work, interruptible=True)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch retry s7",))
+@click.argument("name")
+@click.option("--failed", is_flag=True, help="Those that are dead, which is what it does anyway.")
+@json_option
+@click.pass_context
+def retry(ctx: click.Context, name: str, failed: bool, as_json: bool) -> int:
+    """Put the dead letters of a batch back into the queue, with fresh budgets; to be run again if it is interrupted.
+
+    One that has finished goes on in its next round, and its end is told again.
+    """
+    del failed
+
+    async def work(backend: "Backend") -> None:
+        from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.submit.batch_end import put_back  # noqa: PLC0415
+
+        with Bar("retried") as bar:
+            count = await put_back(backend, name, on_progress=lambda done: bar.show(done, str(done)))
+        if as_json:
+            _put(await batches_of(backend).find(name), as_json=True)
+        else:
+            terminal.put(f"retried {count} task{'' if count == 1 else 's'} of batch {name}")
+
+    return with_queue(ctx, work)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch cancel s7 --yes",))
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def cancel(ctx: click.Context, name: str, yes: bool, as_json: bool) -> int:
+    """Cancel a batch: seal it, end what waits, and stop what runs, as `jobq QUEUE cancel` does."""
+    if not yes and not terminal.has_terminal_input():
+        raise click.UsageError("batch cancel ends all its tasks and there is no terminal to ask on; add --yes")
+
+    async def work(backend: "Backend") -> int:
+        from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.submit.batch_end import canceled  # noqa: PLC0415
+
+        found = await batches_of(backend).find(name)
+        if not yes and not terminal.confirmed(f"Cancel {found.unfinished} tasks of batch {name}?"):
+            terminal.say("nothing was canceled")
+            return 1
+        with Bar("canceled", found.unfinished) as bar:
+            found = await canceled(
+                batches_of(backend),
+                name,
+                on_look=lambda seen: bar.show(seen.counts["canceled"], f"{seen.unfinished} left"),
+            )
+        _put(found, as_json=as_json)
+        return 0
+
+    return with_queue(ctx, work)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch seal s7",))
+@click.argument("name")
+@json_option
+@click.pass_context
+def seal(ctx: click.Context, name: str, as_json: bool) -> int:
+    """Let a batch take no more tasks: it finishes when those that it has have ended."""
+    return _changed(ctx, lambda batches: batches.seal(name), as_json=as_json)
+
+
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch reopen s7",))
+@click.argument("name")
+@json_option
+@click.pass_context
+def reopen(ctx: click.Context, name: str, as_json: bool) -> int:
+    """Let a batch take tasks again, in its next round if it has finished; then seal it again."""
+    return _changed(ctx, lambda batches: batches.reopen(name), as_json=as_json)
+
+
+def _changed(ctx: click.Context, change: "Callable[[Batches], Awaitable[Batch]]", *, as_json: bool) -> int:
+    async def work(backend: "Backend") -> None:
+        from jobq.batches import batches_of  # noqa: PLC0415
+
+        _put(await change(batches_of(backend)), as_json=as_json)
+
+    return with_queue(ctx, work, brief=True)
+
+
+def _put(found: "Batch", *, as_json: bool) -> None:
+    from jobq.cli.display import format_batch  # noqa: PLC0415
+
+    if as_json:
+        terminal.put_json(format_batch.as_json(found))
+        return
+    for label, text in format_batch.details(found):
+        terminal.put(f"{label + ':':<12}{text}")
