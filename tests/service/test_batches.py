@@ -43,9 +43,9 @@ async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
         yield made
 
 
-def signed() -> Task:
+def signed(id_: str = "signed") -> Task:
     """A task of wire version 3, by a signature that nobody here looks at."""
-    work = json.dumps({"id": "signed", "command": "echo signed"})
+    work = json.dumps({"id": id_, "command": "echo signed"})
     signature = {"keyid": "k", "sig": base64.b64encode(b"s").decode()}
     return Task.decode(json.dumps({"version": 3, "work": work, "signatures": [signature]}).encode())
 
@@ -172,6 +172,23 @@ async def test_the_largest_task_that_an_end_may_add_can_be_run(near: HttpBackend
     (held,) = await near.receive(1, None, timedelta(seconds=5))
     held.task.requeued(failures=2**31 - 1, preemptions=2**31 - 1, ends=2**31 - 10).encode()
     await held.settle(Complete(DONE))
+
+
+async def test_what_is_signed_to_be_run_at_an_end_stays_what_was_signed(near: HttpBackend) -> None:
+    """Under the id of its round, which the service adds; by another name it would be signed for something else."""
+    with pytest.raises(MalformedTask, match=re.escape("then.0.work.id: ")):
+        await near.batches.begin("s7", Plan(then=(signed("jobq.then.s8").encode().decode(),)))
+    given = signed("jobq.then.s7")
+    await near.batches.begin("s7", Plan(then=(given.encode().decode(),)))
+    for number in (1, 2):
+        await near.batches.seal("s7")
+        (held,) = await near.receive(1, None, timedelta(seconds=5))
+        assert held.id == held.task.id == f"jobq.then.s7.{number}"
+        assert held.task.work is not None
+        assert given.work is not None
+        assert (held.task.work.text, held.task.work.signatures) == (given.work.text, given.work.signatures)
+        await held.settle(Complete(DONE))
+        await near.batches.reopen("s7")
 
 
 @pytest.mark.parametrize("lost", LOST)

@@ -75,6 +75,21 @@ async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
 
 
 @case("batches")
+async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
+    """Who settles the last task is answered as ever, the batch has finished, and what else is to be run is there."""
+    await bench.backend.push([task(id="jobq.then.s7.1", command="echo other")])
+    await _of(bench).begin("s7", Plan(then=_THEN.then * 2))
+    await bench.pushed(batch="s7")
+    other, last = await bench.take_all(2)
+    await _of(bench).seal("s7")
+    await last.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    assert (await bench.take()).id == "jobq.then.s7:1.1"
+    assert other.task.command == "echo other"
+    await bench.nothing()
+
+
+@case("batches")
 async def a_plan_that_cannot_be_carried_out_is_refused_at_once(bench: Bench) -> None:
     """Not at the end, when whoever settles the last task would meet it; nor is a name taken that can be none."""
     batches = _of(bench)
