@@ -34,7 +34,7 @@ DELETE: Final = "DELETE FROM jobq.outbox WHERE queue_id = $1 AND n = ANY ($2::bi
 ADD_GONE: Final = "UPDATE jobq.batch SET gone = gone + $2 WHERE batch_id = $1"
 # As a range in the order of the index of batches: with "= $1" the planner may take another one that has the order, too,
 # and walk over all tasks for want of one.
-_OF_BATCH: Final = "batch_id >= $1 AND batch_id < $1::integer + 1"
+_OF_BATCH: Final = "batch_id BETWEEN $1 AND $1"
 UNFLUSHED: Final = "SET LOCAL synchronous_commit = off"
 IS_LEFT: Final = f"SELECT true FROM jobq.task WHERE {_OF_BATCH} ORDER BY batch_id, seq LIMIT 1"  # noqa: S608
 FINISH: Final = """
