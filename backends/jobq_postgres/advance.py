@@ -34,7 +34,8 @@ DELETE: Final = "DELETE FROM jobq.outbox WHERE queue_id = $1 AND n = ANY ($2::bi
 ADD_GONE: Final = "UPDATE jobq.batch SET gone = gone + $2 WHERE batch_id = $1"
 # As a range in the order of the index of batches: with "= $1" the planner may take another one that has the order, too,
 # and walk over all tasks for want of one.
-_OF_BATCH: Final = "batch_id >= $1 AND batch_id < $1::integer + 1"
+_OF_BATCH: Final = "batch_id BETWEEN $1 AND $1"
+UNFLUSHED: Final = "SET LOCAL synchronous_commit = off"
 IS_LEFT: Final = f"SELECT true FROM jobq.task WHERE {_OF_BATCH} ORDER BY batch_id, seq LIMIT 1"  # noqa: S608
 FINISH: Final = """
     UPDATE jobq.batch SET state = 'finished', finished_at = to_timestamp($2), rounds = $3 WHERE batch_id = $1
@@ -83,12 +84,15 @@ async def advance(connection: Any, queue: int, batch: int | None = None) -> Adva
         wanted = [number for number, state in states.items() if state == BatchState.SEALED or gone[number]]
         held = await connection.fetch(HOLD, wanted) if wanted else []
         left = set(wanted) - {row["batch_id"] for row in held}
+        has_finished = False
         await connection.execute(DELETE, queue, [row["n"] for row in rows if row["batch_id"] not in left])
         for row in held:
             if gone[row["batch_id"]]:
                 await connection.execute(ADD_GONE, row["batch_id"], gone[row["batch_id"]])
             if row["state"] == BatchState.SEALED:
-                await _look(connection, queue, row, done)
+                has_finished |= await _look(connection, queue, row, done)
+        if not has_finished:  # a crash may bring the rows back, and what was done is done again
+            await connection.execute(UNFLUSHED)
         done.goes_on |= bool(left) or len(rows) == ROWS_AT_ONCE
     return done
 
@@ -101,13 +105,13 @@ async def cancel_some(connection: Any, queue: int, batch: int) -> None:
         await connection.execute(TELL, queue, batch)
 
 
-async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> None:
-    """See whether any task is left of a sealed batch whose row is held."""
+async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
+    """See whether any task is left of a sealed batch whose row is held; return whether it has finished."""
     if await connection.fetchval(IS_LEFT, row["batch_id"]):
         if row["is_canceled"]:
             await cancel_some(connection, queue, row["batch_id"])
             done.goes_on = True
-        return
+        return False
     found = await connection.fetchrow(batch_rows.FIND, queue, row["name"])
     rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
@@ -116,3 +120,4 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> None:
         new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
         for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():
             done.lowest[rank] = min(position, done.lowest.get(rank, position))
+    return True

@@ -13,7 +13,7 @@ from jobq_postgres.add_tasks import FORMER_EPOCH
 from jobq_postgres.advance import Advanced, advance
 from jobq_postgres.lane import Lane
 
-_LEAST_PAUSE_SECONDS: Final = 0.05
+_LEAST_PAUSE_SECONDS: Final = 0.08
 _RESTRAINT: Final = 20.0  # times what the last step took
 _STEP_SECONDS: Final = 30.0
 _log: Final = logging.getLogger(__name__)

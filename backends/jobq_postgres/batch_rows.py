@@ -7,11 +7,13 @@ from typing import Any, Final
 from jobq.batches import MOST_LISTED, Batch, BatchState, Member, Plan, counts_of, rounds_of
 
 # Of each batch that `found` names. What has ended and is not dead is in jobq.submission alone. That it has ended is no
-# condition of the search: for that the planner might walk through all of the queue that has.
-_COUNTED: Final = """
+# condition of the search: for that the planner might walk through all of the queue that has. And they are searched for
+# as a range, so that it does not walk through all there is, where it once was nearly all of one batch.
+_OF_IT: Final = "batch_id BETWEEN found.batch_id AND found.batch_id"
+_COUNTED: Final = f"""
     SELECT found.*, extract(epoch FROM created_at)::float8 AS created, extract(epoch FROM sealed_at)::float8 AS sealed,
         extract(epoch FROM finished_at)::float8 AS finished, extract(epoch FROM clock_timestamp())::float8 AS now,
-        waiting.*, ended.*, (SELECT count(*) FROM jobq.dead WHERE dead.batch_id = found.batch_id) AS dead,
+        waiting.*, ended.*, (SELECT count(*) FROM jobq.dead WHERE {_OF_IT}) AS dead,
         found.gone + (SELECT coalesce(sum(outbox.gone), 0) FROM jobq.outbox
             WHERE outbox.queue_id = found.queue_id AND outbox.batch_id = found.batch_id)::integer AS all_gone
     FROM found,
@@ -19,16 +21,16 @@ _COUNTED: Final = """
         count(*) FILTER (WHERE due > statement_timestamp()) AS scheduled,
         count(*) FILTER (WHERE expires_at > statement_timestamp()) AS running,
         count(*) FILTER (WHERE expires_at <= statement_timestamp()) AS expired
-        FROM jobq.task WHERE task.batch_id = found.batch_id) AS waiting,
+        FROM jobq.task WHERE {_OF_IT}) AS waiting,
     LATERAL (SELECT count(*) FILTER (WHERE ended_at IS NOT NULL AND outcome IS DISTINCT FROM 'canceled') AS succeeded,
         count(*) FILTER (WHERE ended_at IS NOT NULL AND outcome = 'canceled') AS canceled
-        FROM jobq.submission WHERE submission.batch_id = found.batch_id) AS ended
+        FROM jobq.submission WHERE {_OF_IT}) AS ended
     ORDER BY found.name
-"""
+"""  # noqa: S608 - constants of ours, every value is bound; so below
 FIND: Final = f"""
     WITH found AS MATERIALIZED (SELECT * FROM jobq.batch WHERE queue_id = $1 AND name = $2)
     {_COUNTED}
-"""  # noqa: S608 - constants of ours, every value is bound; so below
+"""  # noqa: S608
 LIST: Final = f"""
     WITH found AS MATERIALIZED (
         SELECT * FROM jobq.batch WHERE queue_id = $1 AND name > $2 ORDER BY name LIMIT $3)

@@ -44,7 +44,7 @@ _TAKE: Final = """
         started_at = clock_timestamp(), heartbeat_at = NULL, holder = {holder}
     FROM numbered WHERE task.seq = numbered.seq
     RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank,
-        numbered.position, task.cancel_requested, task.batch_id IS NOT NULL AS has_batch
+        numbered.position, task.cancel_requested, task.batch_id
 """
 CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
@@ -65,7 +65,7 @@ TAKE_AGAIN: Final = """
     UPDATE jobq.task SET expires_at = clock_timestamp() + $3 WHERE seq IN (
         SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
         ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
-    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested, batch_id IS NOT NULL AS has_batch
+    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested, batch_id
 """
 # What a former claim of the service holds, for who lost its answer: with new receipts, so that who still gives back
 # what was claimed with the old ones changes nothing (S4).
@@ -323,4 +323,4 @@ class Claimer:
 
 
 def _leased(queue: int, row: Any) -> LeasedRow:
-    return LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"], row["has_batch"])
+    return LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"], row["batch_id"])

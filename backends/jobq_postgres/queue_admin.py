@@ -73,7 +73,7 @@ DEAD_LETTERS: Final = """
     ORDER BY died_at, id
 """
 BATCHES_OF_DEAD: Final = """
-    SELECT DISTINCT batch_id FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[]) AND batch_id IS NOT NULL
+    SELECT DISTINCT batch_id FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
 """
 HOLD_BATCHES: Final = """
     SELECT batch_id FROM jobq.batch WHERE batch_id = ANY ($1::integer[]) ORDER BY batch_id FOR UPDATE
@@ -182,7 +182,7 @@ async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list
         The ids that were found, and what became ready, by rank.
     """
     async with connection.transaction():
-        numbers = [row[0] for row in await connection.fetch(BATCHES_OF_DEAD, queue, list(ids))]
+        numbers = [row[0] for row in await connection.fetch(BATCHES_OF_DEAD, queue, list(ids)) if row[0] is not None]
         if numbers:
             await connection.fetch(HOLD_BATCHES, numbers)
         held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids), numbers)}

@@ -38,11 +38,12 @@ LOST: Final = r"""
         'detail', 'its lease ran out without a word: the worker died, or lost it')::text, ''::bytea
 """
 # What ends tasks of batches leaves word of it, whatever state these are in (advance.py): somebody may be sealing one.
-# Left out where none of the tasks has a batch.
+# Left out where none of the tasks has a batch, and simpler (a tenth of a settle) where all have one.
 TELL: Final = """
     told AS (INSERT INTO jobq.outbox (queue_id, batch_id)
         SELECT DISTINCT queue_id, batch_id FROM {ended} WHERE batch_id IS NOT NULL)
 """
+_TELL_ONE: Final = TELL.replace("DISTINCT ", "").replace("IS NOT NULL)", "IS NOT NULL LIMIT 1)")
 # What deletes tasks of batches without an end counts them there, too; the batch's row is the business of who advances.
 TELL_GONE: Final = """
     told AS (INSERT INTO jobq.outbox (queue_id, batch_id, gone)
@@ -109,7 +110,9 @@ BURY: Final = f"""
     SELECT seq FROM x
 """  # noqa: S608
 _TOLD: Final = f", {TELL.format(ended='x').strip()} SELECT seq, batch_id FROM x"  # noqa: S608
+_TOLD_ONE: Final = f", {_TELL_ONE.format(ended='x').strip()} SELECT seq, batch_id FROM x"  # noqa: S608
 WITH_BATCHES: Final = {each: each.replace("SELECT seq FROM x", _TOLD) for each in (COMPLETE, BURY)}
+WITH_ONE_BATCH: Final = {each: each.replace("SELECT seq FROM x", _TOLD_ONE) for each in (COMPLETE, BURY)}
 SAID_BEFORE: Final = """
     SELECT u.seq FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[]) AS u (seq, queue_id, id, said)
     JOIN jobq.submission USING (queue_id, id) WHERE strpos(submission.settlements, u.said) > 0
@@ -125,6 +128,9 @@ CANCEL_IDLE: Final = f"""
 """  # noqa: S608
 
 
+UNKNOWN_BATCH: Final = -1  # of a row of which only the receipt is known
+
+
 @dataclass(frozen=True, slots=True)
 class LeasedRow:
     """A claimed row."""
@@ -137,7 +143,7 @@ class LeasedRow:
     checkpoint: bytes | None
     receipt: UUID
     cancel_requested: bool = False
-    has_batch: bool = True  # or nobody knows
+    batch: int | None = UNKNOWN_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +213,10 @@ async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> 
     Returns:
         None, `Ready`, or LockLost, for each; and whether it has ended tasks of batches.
     """
-    if any(each.row.has_batch for each in changes):
-        statement = WITH_BATCHES.get(statement, statement)
+    batches = {each.row.batch for each in changes} - {None}
+    if batches:
+        is_one = len(changes) == 1 or (len(batches) == 1 and UNKNOWN_BATCH not in batches)
+        statement = (WITH_ONE_BATCH if is_one else WITH_BATCHES).get(statement, statement)
     rows = await _rows(connection, statement, changes)
     done = {
         row["seq"]: Ready(row["rank"], row["position"]) if row.get("position") is not None else None for row in rows

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobq.batches import Plan
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
+from jobq.task import Task
 from jobq_postgres import PostgresBackend, migrations
 from jobq_postgres.migrations import Section
 from tests.postgres.server import Database
@@ -160,6 +162,36 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         assert await backend.clear() == 303
         with pytest.raises(AccessDenied):
             await as_role_queue(database, worker, "new").create()
+
+
+async def test_each_role_does_its_own_with_batches(database: Database, roles: dict[str, str]) -> None:
+    """A9: a pusher begins, fills and seals one, a worker ends it, and who looks counts it."""
+    async with handle(database) as owner:
+        await owner.create()
+    database.run(documented_grants(**roles))
+    then = Task.new(command="true", id="then").encode().decode()
+    async with as_role(database, roles["pusher"]) as pusher:
+        await pusher.batches.begin("s7", Plan())
+        await pusher.batches.begin("s7", Plan(then=(then,)))
+        await pusher.push([*tasks(1, batch="s7"), *tasks(300, "bulk", batch="s7", params={"lr": 0.1})])
+        assert (await pusher.batches.seal("s7")).total == 301
+        await pusher.batches.begin("s8", Plan())
+        await pusher.batches.seal("s8")
+        await pusher.batches.reopen("s8")
+        assert len(await pusher.batches.members("s7", "", 10)) == 10
+        with pytest.raises(AccessDenied):
+            await pusher.batches.cancel("s7")
+    async with as_role(database, roles["worker"]) as worker:
+        dead = await take(worker)
+        await dead.settle(MoveToDeadLetters("failures", ""))
+        await worker.redrive([dead.id])
+        await worker.batches.cancel("s7")
+        assert (await take(worker)).id == "then.1"
+    async with as_role(database, roles["watcher"]) as watcher:
+        assert (await watcher.batches.find("s7")).counts["canceled"] == 301
+        assert [batch.name for batch in await watcher.batches.list("", 5)] == ["s7", "s8"]
+        with pytest.raises(AccessDenied):
+            await watcher.batches.seal("s8")
 
 
 def test_each_role_does_its_own_on_the_command_line_and_nothing_else(
