@@ -13,6 +13,7 @@ from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
+from jobq import notify
 from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, MalformedTask
 from jobq.formats import task_fields, task_ids
 from jobq.formats.lazy_dataclass import dataclass
@@ -24,6 +25,7 @@ MOST_LISTED: Final = 500  # batches, or members of one, of one call
 MOST_TEMPLATE_CHARACTERS: Final = 4096
 MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
+_NOTIFY: Final = "jobq.notify"
 _MOST_ROUND: Final = 2**31 - 1
 
 
@@ -42,10 +44,12 @@ class Plan:
     Attributes:
         template: what its tasks run, for people.
         then: bodies of tasks that are added to the queue, not to the batch, when a round of it has finished.
+        notify: addresses that are told of it then (`jobq.notify`); may hold secrets (A5).
     """
 
     template: str = ""
     then: tuple[str, ...] = ()
+    notify: tuple[str, ...] = field(default=(), repr=False)
 
     def encode(self) -> str:
         """Return it as ASCII text, for a store."""
@@ -55,15 +59,21 @@ class Plan:
     def decode(cls, text: str) -> Self:
         """Return what `encode` gave; what a newer jobq has added is left out."""
         fields = json.loads(text)
-        return cls(template=fields.get("template", ""), then=tuple(fields.get("then", ())))
+        lists = {name: tuple(fields.get(name, ())) for name in ("then", "notify")}
+        return cls(template=fields.get("template", ""), **lists)
 
     def with_later(self, later: "Plan") -> "Plan":
         """Return the plan of a batch that somebody else has begun, once a later one has said more."""
-        return Plan(template=later.template or self.template, then=later.then or self.then)
+        return Plan(
+            template=later.template or self.template,
+            then=later.then or self.then,
+            notify=later.notify or self.notify,
+        )
 
     def tasks(self, name: str, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished; always the same ids for the same round."""
-        return [_then(body, name, number, place) for place, body in enumerate(self.then)]
+        then = [_then(body, name, number, place) for place, body in enumerate(self.then)]
+        return [*then, *(_telling(name, number, place) for place in range(len(self.notify)))]
 
     def checked(self, name: str) -> Self:
         """Return the plan itself, of a batch of this name, if what it says can be kept, and queued as a pushed task is.
@@ -93,7 +103,26 @@ class Plan:
                 _then(body, name, _MOST_ROUND, place).checked()
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
+        if len(self.notify) > MOST_THEN:
+            raise MalformedTask(f"has {len(self.notify)} addresses, at most {MOST_THEN} are told of an end", "notify")
+        for place, url in enumerate(self.notify):
+            try:
+                notify.check_address(url)
+            except ValueError as error:
+                raise MalformedTask(str(error), f"notify.{place}") from None
         return self
+
+
+def _telling(name: str, number: int, place: int) -> Task:
+    """Return the task that tells an address of the end of a round; what it sends, its worker reads from the batch."""
+    return Task.new(
+        call=notify.CALL,
+        kwargs={"batch": name, "round": number, "place": place},
+        id=f"{_base(name, place, _NOTIFY)}.{number}",
+        budgets={"retries": notify.RETRIES},
+        on_exit=[f"{notify.GONE_EXIT}=fail"],
+        created=None,  # the same each time
+    )
 
 
 def _then(body: str, name: str, number: int, place: int) -> Task:
@@ -104,8 +133,8 @@ def _then(body: str, name: str, number: int, place: int) -> Task:
     return task.copied({"id": f"{base}.{number}", "work": work})
 
 
-def _base(name: str, place: int) -> str:
-    return f"{_THEN}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
+def _base(name: str, place: int, prefix: str = _THEN) -> str:
+    return f"{prefix}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
 
 
 def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:
@@ -196,6 +225,27 @@ class Member:
     params: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """What is to be told of the end of a round.
+
+    Attributes:
+        addresses: to which.
+        round: that has finished.
+    """
+
+    addresses: tuple[str, ...] = field(repr=False)
+    round: Round
+
+    @classmethod
+    def of(cls, name: str, number: int, plan: Plan, rounds: Sequence[Round]) -> Self:
+        """Return that of a round; raises BatchNotFound where no such round has finished, or so long ago."""
+        for each in rounds:
+            if each.number == number:
+                return cls(addresses=plan.notify, round=each)
+        raise BatchNotFound(f"nothing is known of an end of round {number} of batch {name!r}")
+
+
 class Batches(Protocol):
     """The batches of one queue. What every verb may raise is what the backend's own verbs raise.
 
@@ -228,6 +278,10 @@ class Batches(Protocol):
 
     async def find(self, name: str) -> Batch:
         """Return it, counted."""
+        ...
+
+    async def notice(self, name: str, number: int) -> Notice:
+        """Return what is to be told of the end of a round; raises BatchNotFound also where that has not finished."""
         ...
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:

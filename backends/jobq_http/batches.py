@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jobq.batches import MOST_LISTED, Batch, Member, Plan, checked_name, findable_name
+from jobq.batches import MOST_LISTED, Batch, Member, Notice, Plan, Round, checked_name, findable_name
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -26,7 +26,10 @@ class HttpBatches:
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
         plan.checked(checked_name(name))
-        return await self._changed("PUT", name, "", {"template": plan.template, "then": list(plan.then)})
+        said: dict[str, object] = {"template": plan.template, "then": list(plan.then)}
+        if plan.notify:  # which a service of the version before does not know
+            said["notify"] = list(plan.notify)
+        return await self._changed("PUT", name, "", said)
 
     async def seal(self, name: str) -> Batch:
         """Let it take no more tasks."""
@@ -43,6 +46,11 @@ class HttpBatches:
     async def find(self, name: str) -> Batch:
         """Return it, counted."""
         return Batch.of_fields(await self._ask("GET", _path(name)))
+
+    async def notice(self, name: str, number: int) -> Notice:
+        """Return what is to be told of the end of a round."""
+        answer = await self._ask("GET", f"{_path(name)}/notice", query={"round": str(number)})
+        return Notice(addresses=tuple(answer["addresses"]), round=Round(**answer["round"]))
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name, MOST_LISTED at most."""

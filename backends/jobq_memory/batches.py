@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jobq.batches import Batch, Member, Plan, checked_name
+from jobq.batches import Batch, Member, Notice, Plan, checked_name
 from jobq_memory.router import Router
 
 
@@ -41,6 +41,11 @@ class MemoryBatches:
         """Return it, counted."""
         with self._router.opened(self._queue) as store:
             return store.batches.find(name)
+
+    async def notice(self, name: str, number: int) -> Notice:
+        """Return what is to be told of the end of a round."""
+        with self._router.opened(self._queue) as store:
+            return store.batches.notice(name, number)
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name."""

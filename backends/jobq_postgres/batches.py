@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from jobq.batches import Batch, BatchState, Member, Plan, checked_name, missing
+from jobq.batches import Batch, BatchState, Member, Notice, Plan, checked_name, missing, rounds_of
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.connections import Connections
 
@@ -14,6 +14,7 @@ _BEGIN: Final = """
 """
 _LOOK: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2"
 HOLD: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2 FOR UPDATE"
+_NOTICE: Final = "SELECT plan, rounds FROM jobq.batch WHERE queue_id = $1 AND name = $2"
 _PLAN: Final = "UPDATE jobq.batch SET plan = $2 WHERE batch_id = $1"
 _SEAL: Final = "UPDATE jobq.batch SET state = 'sealed', sealed_at = clock_timestamp() WHERE batch_id = $1"
 _CANCEL: Final = "UPDATE jobq.batch SET is_canceled = true WHERE batch_id = $1"
@@ -73,6 +74,14 @@ class PostgresBatches:
         """Return it, counted."""
         links = await self._links()
         return await self._found(links, name)
+
+    async def notice(self, name: str, number: int) -> Notice:
+        """Return what is to be told of the end of a round."""
+        links = await self._links()
+        row = await links.look(lambda connection: connection.fetchrow(_NOTICE, links.queue, name))
+        if row is None:
+            raise missing(name)
+        return Notice.of(name, number, Plan.decode(row["plan"]), rounds_of(row["rounds"]))
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name."""

@@ -9,6 +9,7 @@ from jobq.batches import (
     Batch,
     BatchState,
     Member,
+    Notice,
     Plan,
     counts_of,
     missing,
@@ -104,6 +105,12 @@ def reopen(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Bat
 def find(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
     """Return a batch, counted; raises BatchNotFound."""
     return _seen(database, _row(database, queue, name), now)
+
+
+def notice(database: sqlite3.Connection, queue: int, name: str, number: int) -> Notice:
+    """Return what is to be told of the end of a round; raises BatchNotFound."""
+    row = _row(database, queue, name)
+    return Notice.of(name, number, Plan.decode(row[5]), rounds_of(row[10]))
 
 
 def listed(database: sqlite3.Connection, queue: int, after: str, limit: int, now: Now) -> Sequence[Batch]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from jobq.batches import Batch, Member, Plan, checked_name
+from jobq.batches import Batch, Member, Notice, Plan, checked_name
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
@@ -64,6 +64,10 @@ class SqliteBatches:
     async def find(self, name: str) -> Batch:
         """Return it, counted."""
         return await self._read(lambda database, queue, now: batch_sql.find(database, queue, name, now))
+
+    async def notice(self, name: str, number: int) -> Notice:
+        """Return what is to be told of the end of a round."""
+        return await self._read(lambda database, queue, _now: batch_sql.notice(database, queue, name, number))
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name."""

@@ -204,6 +204,13 @@ class BatchShown(Answer):
     rounds: Annotated[list[BatchRound], Field(description="Those that have finished, oldest first.")] = []
 
 
+class BatchNotice(Answer):
+    """What is to be told of the end of a round, and to whom."""
+
+    addresses: list[str]
+    round: BatchRound
+
+
 class BatchPage(Answer):
     """A page of batches."""
 

@@ -98,8 +98,8 @@ def test_a_batch_that_is_not_there(jobq: Jobq) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (("--open", "-c", "true"), "--open and --then are about a batch: name it with --batch NAME"),
-        (("--then", "true", "-c", "true"), "--open and --then are about a batch"),
+        (("--open", "-c", "true"), "--open, --then and --notify are about a batch: name it with --batch NAME"),
+        (("--then", "true", "-c", "true"), "--open, --then and --notify are about a batch"),
         (("--batch", "a:b", "-c", "true"), "is no name of 1 to 64 letters"),
         (("--batch", "s7", "--on-exit", "3=queue:other", "-c", "true"), "a task of a batch stays in its queue"),
     ],

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from jobq.backend import Backend
-from jobq.batches import Batch, BatchState, Plan, batches_of, named_for_end
+from jobq.batches import MOST_TEMPLATE_CHARACTERS, Batch, BatchState, Plan, batches_of, named_for_end
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask
@@ -23,6 +23,7 @@ class BatchPush:
         name: of the batch.
         template: what its tasks run, for people.
         then: what is queued, too, when they have ended.
+        notify: addresses that are told of it then.
         stays_open: whether it is left open for more.
         creates: whether to make a missing queue.
     """
@@ -30,6 +31,7 @@ class BatchPush:
     name: str
     template: str
     then: Sequence[Task]
+    notify: Sequence[str]
     stays_open: bool
     creates: bool
 
@@ -41,12 +43,14 @@ class BatchPush:
         then: Sequence[str],
         options: TaskOptions,
         *,
+        notify: Sequence[str],
         stays_open: bool,
         creates: bool,
     ) -> Self:
         """Return what the options say; the commands that are run at its end have what all tasks of the push have."""
         tasks = [options.task(command=command, batch=None) for command in then]
-        return cls(name=name, template=template, then=tasks, stays_open=stays_open, creates=creates)
+        shown = template[:MOST_TEMPLATE_CHARACTERS]
+        return cls(name=name, template=shown, then=tasks, notify=notify, stays_open=stays_open, creates=creates)
 
     async def around(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
         """Begin the batch, push, and seal it; return the exit code.
@@ -72,7 +76,8 @@ class BatchPush:
 
     async def _begun(self, backend: Backend) -> Batch:
         then = await signed(backend, named_for_end(self.name, self.then))
-        plan = Plan(template=self.template, then=tuple(task.encode().decode() for task in then))
+        bodies = tuple(task.encode().decode() for task in then)
+        plan = Plan(template=self.template, then=bodies, notify=tuple(self.notify))
         return await begun(backend, self.name, plan, creates=self.creates, on_created=lambda: say_created(backend))
 
 

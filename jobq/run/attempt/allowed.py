@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from jobq import notify
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
 from jobq.task import Task
@@ -35,6 +36,8 @@ def refusal(task: Task, settings: Settings) -> str | None:
     """
     if task.work is not None and task.work.of_a_newer_jobq:
         return f"it needs a newer jobq than this one: its work has {' and '.join(task.work.of_a_newer_jobq)}"
+    if task.call == notify.CALL:  # our own code, which runs nothing of the task's (`notice_runner`)
+        return None
     lists = Lists(settings.allow_commands, settings.allow_calls, settings.allow_variables)
     return lists.refusal(task, "JOBQ_ALLOW_COMMANDS", "JOBQ_ALLOW_CALLS", "JOBQ_ALLOW_VARIABLES")
 

@@ -13,6 +13,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
 from jobq.racing import racing
 from jobq.run.attempt.checkpoints import archives_of
+from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.attempt.task_socket import TaskSocket
@@ -152,7 +153,7 @@ async def _runner(backend: Backend, settings: Settings, way: PullWay, on_line: O
                 sinks=sinks,
                 oom=oom_counter(),
             )
-            yield way.adapt(commands)
+            yield NoticeRunner(way.adapt(commands), commands, backend, settings)
         finally:
             line.close()
             folder.close()

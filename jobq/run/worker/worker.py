@@ -20,6 +20,7 @@ from jobq.racing import first_done, first_error, first_of, racing
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
+from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
@@ -224,7 +225,7 @@ class Worker:
             oom=self._host.oom_counter(),
             output_reader=self._host.output_reader,
         )
-        return self._adapt(commands)
+        return NoticeRunner(self._adapt(commands), commands, self._backend, self._settings)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until asked to stop or nothing is left; then see the attempts to their end."""

@@ -119,6 +119,27 @@ async def an_empty_batch_finishes_when_it_is_sealed(bench: Bench) -> None:
 
 
 @case("batches")
+async def the_end_of_a_round_is_told_to_the_addresses_of_the_batch(bench: Bench) -> None:
+    """By a task for each, which names none of them; of a round that has not finished there is nothing to tell."""
+    batches = _of(bench)
+    addresses = ("https://host/a?token=1", "https://host/b")
+    await batches.begin("s7", Plan(notify=addresses))
+    with raises(BatchNotFound):
+        await batches.notice("s7", 1)
+    await batches.seal("s7")
+    ended = await _finished(bench, "s7")
+    found = await batches.notice("s7", 1)
+    assert (found.addresses, found.round) == (addresses, ended.rounds[0])
+    for name, number in (("s7", 2), ("s8", 1)):
+        with raises(BatchNotFound):
+            await batches.notice(name, number)
+    told = [await bench.take(), await bench.take()]
+    assert sorted(each.id for each in told) == ["jobq.notify.s7.1", "jobq.notify.s7:1.1"]
+    assert all(b"host" not in each.body for each in told)
+    assert "token" not in repr(found)
+
+
+@case("batches")
 async def a_sealed_batch_takes_no_new_task_and_knows_its_own(bench: Bench) -> None:
     """A push is refused whole; one whose answer was lost is answered as at first (S8)."""
     batches = _of(bench)
