@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from jobq.batches import Plan
+from jobq_postgres.batch_push import NONE_PUSHES
 
 _AT_ONCE: Final = 100
 _IS_OVER: Final = """
@@ -11,8 +12,10 @@ _IS_OVER: Final = """
     AND NOT EXISTS (SELECT FROM jobq.submission WHERE submission.batch_id = batch.batch_id)
 """
 FIND_OLD: Final = f"""
-    SELECT batch_id, name, round, plan FROM jobq.batch WHERE queue_id = $1 AND {_IS_OVER}
-    ORDER BY batch_id LIMIT {_AT_ONCE} FOR UPDATE SKIP LOCKED
+    WITH old AS MATERIALIZED (
+        SELECT batch_id, name, round, plan FROM jobq.batch WHERE queue_id = $1 AND {_IS_OVER}
+        ORDER BY batch_id LIMIT {_AT_ONCE} FOR UPDATE SKIP LOCKED)
+    SELECT * FROM old WHERE {NONE_PUSHES}
 """  # noqa: S608 - constants of ours; so below
 KNOWN: Final = "SELECT EXISTS (SELECT FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[]))"
 FORGET: Final = f"DELETE FROM jobq.batch WHERE queue_id = $1 AND batch_id = ANY ($3::integer[]) AND {_IS_OVER}"  # noqa: S608
