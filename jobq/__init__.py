@@ -6,6 +6,8 @@ if TYPE_CHECKING:
 
     from jobq import sync
     from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, FencingNumber, QueueStats
+    from jobq.batch_handle import BatchHandle
+    from jobq.batches import Batch
     from jobq.errors import JobqError
     from jobq.lease.named import NamedLease
     from jobq.lease.traversal import Page, Traversal
@@ -24,6 +26,8 @@ __version__ = "0.1.0"
 
 _HOME_OF = {
     "Backend": "jobq.backend",
+    "Batch": "jobq.batches",
+    "BatchHandle": "jobq.batch_handle",
     "Capabilities": "jobq.backend",
     "DeadLetter": "jobq.backend",
     "Delivery": "jobq.backend",
@@ -61,6 +65,8 @@ _OF_AI4S_JOBQ = {
 
 __all__ = [
     "Backend",
+    "Batch",
+    "BatchHandle",
     "Capabilities",
     "DeadLetter",
     "Delivery",

@@ -13,15 +13,18 @@ from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError
-from jobq.formats import task_ids
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, MalformedTask
+from jobq.formats import task_fields, task_ids
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.task import Task
+from jobq.task import MAX_BODY_BYTES, Task
 
 COUNTED: Final = ("ready", "scheduled", "running", "expired", "succeeded", "dead", "canceled", "gone")
 UNFINISHED: Final = ("ready", "scheduled", "running", "expired")
 MOST_LISTED: Final = 500  # batches, or members of one, of one call
+MOST_TEMPLATE_CHARACTERS: Final = 4096
+MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
+_MOST_ROUND: Final = 2**31 - 1
 
 
 class BatchState(StrEnum):
@@ -58,22 +61,56 @@ class Plan:
         """Return the plan of a batch that somebody else has begun, once a later one has said more."""
         return Plan(template=later.template or self.template, then=later.then or self.then)
 
-    def tasks(self, number: int) -> list[Task]:
+    def tasks(self, name: str, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished; always the same ids for the same round."""
-        return [_in_round(Task.decode(body.encode()), number) for body in self.then]
+        return [_then(body, name, number, place) for place, body in enumerate(self.then)]
+
+    def checked(self, name: str) -> Self:
+        """Return the plan itself, of a batch of this name, if what it says can be kept, and queued as a pushed task is.
+
+        For whoever takes a plan in: what cannot be queued would be met when a round has finished, by nobody who could
+        do anything about it.
+
+        Raises:
+            MalformedTask: says what is wrong, and where.
+        """
+        try:
+            task_fields.text(self.template)
+        except ValueError as error:
+            raise MalformedTask(str(error), "template") from None
+        if len(self.template) > MOST_TEMPLATE_CHARACTERS:
+            raise MalformedTask(
+                f"has {len(self.template)} characters, and is for people, who read {MOST_TEMPLATE_CHARACTERS} at most",
+                "template",
+            )
+        if len(self.then) > MOST_THEN:
+            raise MalformedTask(f"has {len(self.then)} tasks, at most {MOST_THEN} are added at an end", "then")
+        size = sum(len(body.encode("utf-8", "surrogatepass")) for body in self.then)
+        if size > MAX_BODY_BYTES:
+            raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
+        for place, body in enumerate(self.then):
+            try:
+                _then(body, name, _MOST_ROUND, place).checked()
+            except MalformedTask as error:
+                raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
+        return self
 
 
-def _in_round(task: Task, number: int) -> Task:
-    work = task.work and replace(task.work, round=number)  # what a producer has signed stays as it is
-    return task.copied({"id": f"{task.id}.{number}", "work": work})
+def _then(body: str, name: str, number: int, place: int) -> Task:
+    task, base = Task.decode(body.encode("utf-8", "surrogatepass")), _base(name, place)
+    if task.work is not None and task.work.id != base:  # what a producer has signed stays as it is
+        raise MalformedTask(f"is not {base}, as which it had to be signed", "work.id")
+    work = task.work and replace(task.work, round=number)
+    return task.copied({"id": f"{base}.{number}", "work": work})
+
+
+def _base(name: str, place: int) -> str:
+    return f"{_THEN}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
 
 
 def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:
-    """Return tasks that are to be run at the end of each round of a batch, under ids that no other batch's have."""
-    return [
-        task.copied({"id": f"{_THEN}.{name}" + (f":{place}" if place > 1 else "")})  # no name holds a colon
-        for place, task in enumerate(tasks, 1)
-    ]
+    """Return tasks that are to be run at the end of each round of a batch, as they have to be named to be signed."""
+    return [task.copied({"id": _base(name, place)}) for place, task in enumerate(tasks)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +173,11 @@ class Batch:
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:
         """Return what `as_fields` gave."""
-        held = {name: value for name, value in fields.items() if name in cls.__dataclass_fields__}
-        rounds = [Round(**each) for each in held.pop("rounds", ())]
+        held = {name: value for name, value in fields.items() if name in cls.__annotations__}  # a newer one adds some
+        rounds = [
+            Round(**{name: value for name, value in each.items() if name in Round.__annotations__})
+            for each in held.pop("rounds", ())
+        ]
         return cls(**{**held, "state": BatchState(held["state"]), "rounds": rounds})
 
 
@@ -163,7 +203,12 @@ class Batches(Protocol):
     """
 
     async def begin(self, name: str, plan: Plan) -> Batch:
-        """Open a batch, or say more of one that is open; return it as it is then, perhaps sealed or finished."""
+        """Open a batch, or say more of one that is open; return it as it is then, perhaps sealed or finished.
+
+        Raises:
+            ConfigurationError: the name can be none (`checked_name`).
+            MalformedTask: the plan cannot be carried out (`Plan.checked`).
+        """
         ...
 
     async def seal(self, name: str) -> Batch:
@@ -237,6 +282,13 @@ def checked_name(name: str) -> str:
         raise ConfigurationError(
             f"{name[:80]!a} cannot name a batch: 1 to 64 letters, digits or ._- that begin with a letter or digit"
         )
+    return name
+
+
+def findable_name(name: str) -> str:
+    """Return a name that a batch may have; raises BatchNotFound for what can be none, before a store is asked."""
+    if not task_ids.BATCH.fullmatch(name):
+        raise missing(name[:80])
     return name
 
 

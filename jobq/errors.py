@@ -10,6 +10,7 @@ JobqError
 ├── SourceChanged             a walk was begun over other data, or with other options                 exit 2
 ├── QueueNotFound             the queue does not exist                                                exit 4
 ├── TaskNotFound              the journal knows no such task                                          exit 4
+├── TaskFailed                a task whose value was asked for did not succeed                        exit 1
 ├── BatchNotFound             the queue has no batch of this name                                     exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
 │   └── AnswerLost            it may or may not have done it; repeating is safe                       exit 75
@@ -103,6 +104,21 @@ class TaskNotFound(JobqError):
     """The journal knows no task with this id: it was never there, was cleared or purged, or is forgotten."""
 
     exit_code = 4
+
+
+class TaskFailed(JobqError):
+    """A task whose value was asked for did not succeed.
+
+    Args:
+        message: how it ended.
+        id_: of the task.
+        result: a `jobq.TaskResult`.
+    """
+
+    def __init__(self, message: str, id_: str, result: object) -> None:
+        super().__init__(message)
+        self.id = id_
+        self.result = result
 
 
 class BatchNotFound(JobqError):

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
 from jobq.errors import ConfigurationError
@@ -30,6 +30,10 @@ from jobq.submit.pusher import Pusher
 from jobq.task import Task
 from jobq.task_handle import TaskHandle
 from jobq.workspec import enqueue
+
+if TYPE_CHECKING:
+    from jobq.batch_handle import BatchHandle
+    from jobq.batches import Batch
 
 _T = TypeVar("_T")
 _WANTED: Final = "give a task (jobq.Task.new) or a command (a string)"
@@ -109,6 +113,56 @@ class Queue:
         if context := current_context():  # the attempts are linked to the span that pushes
             batch = [task if task.trace_context else task.copied({"trace_context": context}) for task in batch]
         return await Pusher(self.backend).push(batch)
+
+    def batch(self, name: str, *, then: Iterable[Task | str] = ()) -> "BatchHandle":
+        """Return a batch, new or not: `async with queue.batch("s7") as batch: await batch.push(tasks)`.
+
+        Entered, it is begun if it is not there, and left without an error it is sealed.
+
+        Args:
+            name: 1 to 64 letters, digits or ._- that begin with a letter or digit.
+            then: tasks, or commands, that are queued once all of its tasks have ended, after each round.
+
+        Raises:
+            ConfigurationError: this queue keeps no batches, or the name is none.
+        """
+        from jobq.batch_handle import BatchHandle  # noqa: PLC0415 - most programs have none
+        from jobq.batches import Plan, named_for_end  # noqa: PLC0415 - as above
+        from jobq.submit.batch_end import begun  # noqa: PLC0415 - as above
+        from jobq.submit.pusher import signed  # noqa: PLC0415 - as above
+
+        after = tasks_of(list(then))
+
+        async def begin(name: str, plan: Plan) -> "Batch":
+            signed_ones = await signed(self.backend, named_for_end(name, after))
+            plan = plan.with_later(Plan(then=tuple(task.encode().decode() for task in signed_ones)))
+            return await begun(self.backend, name, plan)
+
+        return BatchHandle(name, self.backend, begin, self._push, Plan())
+
+    async def map(
+        self, function: Callable[..., Any], items: Iterable[Any], *, batch: str, **fields: Any
+    ) -> "BatchHandle":
+        """Queue a call of a function for each item, as one batch; the same call again goes on where it was interrupted.
+
+        Args:
+            function: one that workers can import; a coroutine function is run by asyncio.
+            items: the arguments of each call: a mapping by name, a tuple by position, or the only one; all as JSON
+                holds them.
+            batch: its name.
+            fields: of all tasks, such as `timeout` or `env`; see `Task`.
+
+        Returns:
+            The batch: `async for value in batch.values()` waits for what each call returns, in the order of items.
+
+        Raises:
+            ConfigurationError: this queue keeps no batches, or the function cannot be imported.
+            MalformedTask: an item is no argument of it; nothing is queued.
+            BatchSealed, DuplicateTask: the name was used for other calls.
+        """
+        handle = self.batch(batch)
+        await handle.map(function, items, fields)
+        return handle
 
     async def pull_and_execute(
         self,

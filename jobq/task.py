@@ -94,6 +94,13 @@ class _State(Checked):
     not_before: float | None = field(task_fields.moment)
 
 
+class _Kept(Checked):
+    """What the queue keeps of a task beside its body."""
+
+    batch: str | None = field(task_fields.batch)
+    params: dict[str, str | int | float] | None = field(task_fields.params)
+
+
 class Task(Checked):
     """One unit of work; immutable, `requeued` and `redriven` return new ones.
 
@@ -156,8 +163,8 @@ class Task(Checked):
             raise FieldError(
                 f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
             )
-        if self.batch is not None and self.on_exit and exit_rules.queues_of(self.on_exit):
-            raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
+        if self.batch is not None:
+            _check_stays(self.on_exit)
 
     @classmethod
     def new(cls, *given: Never, **fields: Any) -> Self:
@@ -272,6 +279,20 @@ class Task(Checked):
         """
         return self.copied(_validated(_State, fields).__dict__)
 
+    def with_bookkeeping(self, fields: Mapping[str, Any]) -> "Task":
+        """Return the same task with a batch and params, as JSON holds them; nothing that was signed changes.
+
+        Raises:
+            MalformedTask: one is unknown or of a wrong type, or a task with such rules can be in no batch.
+        """
+        kept = _validated(_Kept, fields)
+        if kept.batch is not None:
+            try:
+                _check_stays(self.on_exit)
+            except FieldError as error:
+                raise MalformedTask(error.what, error.where) from None
+        return self.copied(kept.__dict__)
+
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
         return self.counted(self.counters.raised(failures=failures, preemptions=preemptions, ends=ends))
@@ -303,6 +324,17 @@ class Task(Checked):
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
         work = self.work and replace(self.work, hops=(*self.work.hops, queue))
         return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
+
+    def in_batch(self, name: str) -> "Task":
+        """Return the task as it is pushed to a batch; raises MalformedTask for one that can be of none."""
+        if self.batch == name:
+            return self
+        made = self.copied({"batch": name})
+        try:
+            made._check()  # noqa: SLF001 - of this class
+        except FieldError as error:
+            raise MalformedTask(error.what, error.where) from None
+        return made
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
@@ -426,6 +458,11 @@ def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
         return cls(fields)
     except FieldError as error:
         raise MalformedTask(error.what, error.where) from None
+
+
+def _check_stays(rules: tuple[str, ...] | None) -> None:
+    if rules and exit_rules.queues_of(rules):
+        raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
 
 
 def _meant(name: str, value: object) -> str:

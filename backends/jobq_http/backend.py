@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -13,18 +14,22 @@ from urllib.parse import quote
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
+from jobq.formats import strict_json
+from jobq.formats.wire_v3 import BOOKKEEPING
 from jobq.journal.wire import body_of
 from jobq.pausing import Pause
 from jobq.servable import DATABASE, all_pages
 from jobq.settlement import Release
 from jobq.task import Task
+from jobq_http.batches import HttpBatches
 from jobq_http.connection import HttpConnection, NoAnswer, unavailable
 from jobq_http.delivery import ClaimedTask, HttpDelivery
 from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import SettleBatcher
 
-_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7))
+# Each store that can be served keeps batches; a service of a version before them knows no such request.
+_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), batches=True)
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
@@ -36,6 +41,7 @@ _MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
 _MOST_SHOWN: Final = 10_000
 _MOST_FORMER: Final = 16
 _LEAVE_SECONDS: Final = 2.0
+_KNOWS_NO_BATCHES: Final = re.compile(r"tasks\.[0-9]+\.'?(batch|params)'?: unknown field")
 _log: Final = logging.getLogger(__name__)
 
 
@@ -72,6 +78,11 @@ class HttpBackend:
         """What the service's store knows of its tasks."""
         return HttpJournal(self._ask)
 
+    @property
+    def batches(self) -> HttpBatches:
+        """The batches of this queue, which the service's store keeps."""
+        return HttpBatches(self._ask)
+
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
         return self
@@ -90,7 +101,7 @@ class HttpBackend:
         ids = [task.id for task in tasks]
         if not tasks:
             return ids
-        body = b'{"tasks":[' + b",".join(task.encode() for task in tasks) + b"]}"
+        body = b'{"tasks":[' + b",".join(map(_pushed, tasks)) + b"]}"
         if len(tasks) > _MOST_TASKS or len(body) > _MOST_PUSH_BYTES:
             raise MalformedTask(
                 f"{len(tasks)} tasks of {len(body)} bytes are too much for one request; push at most {_MOST_TASKS}"
@@ -101,6 +112,12 @@ class HttpBackend:
             await self._connection.request("POST", "/api/tasks", body, query=self._query, seconds=seconds)
         except NoAnswer as error:
             raise PushUnknown(str(error), ids) from None
+        except MalformedTask as error:
+            if _KNOWS_NO_BATCHES.match(str(error)):
+                raise ConfigurationError(
+                    f"{self._connection.url}: the service is older than batches and params; update it"
+                ) from None
+            raise
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
@@ -245,6 +262,12 @@ class HttpBackend:
             return await self._connection.request(method, path, body, query=query, seconds=seconds)
         except NoAnswer as error:
             raise unavailable(error) from None
+
+
+def _pushed(task: Task) -> bytes:
+    """Return a task as it is sent: what the queue keeps beside its body stands beside what that has, signed or not."""
+    kept = task.as_dict(BOOKKEEPING)
+    return task.encode()[:-1] + b"," + strict_json.dumps(kept)[1:] if kept else task.encode()
 
 
 def _mark_in(answer: dict[str, Any]) -> Pause | None:

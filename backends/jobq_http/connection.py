@@ -20,6 +20,8 @@ from jobq.errors import (
     AccessDenied,
     AnswerLost,
     BackendUnavailable,
+    BatchNotFound,
+    BatchSealed,
     ConfigurationError,
     ConfirmationDiffers,
     DuplicateTask,
@@ -197,6 +199,8 @@ _ERRORS: Final[dict[str, type[JobqError]]] = {
     "lease_not_found": LockLost,
     "confirmed_otherwise": ConfirmationDiffers,
     "duplicate": DuplicateTask,
+    "batch_not_found": BatchNotFound,
+    "batch_sealed": BatchSealed,
     "malformed_task": MalformedTask,
     "too_large": MalformedTask,
     "queue_not_found": QueueNotFound,
@@ -215,6 +219,7 @@ _ERRORS: Final[dict[str, type[JobqError]]] = {
     "head_too_large": ConfigurationError,
     "too_many_queues": ConfigurationError,
 }
+_WITHOUT_URL: Final = (LockLost, MalformedTask, DuplicateTask, BatchNotFound, BatchSealed)  # of a thing, not a place
 
 
 def check(url: str, answer: dict[str, Any]) -> None:
@@ -236,7 +241,7 @@ def _error_of(url: str, status: int, code: str, message: str) -> Exception:
     kind = _ERRORS.get(code)
     if kind is None:
         return NoAnswer(f"{url}: HTTP {status}: {message}")
-    return kind(message if kind in (LockLost, MalformedTask, DuplicateTask) else f"{url}: {message}")
+    return kind(message if kind in _WITHOUT_URL else f"{url}: {message}")
 
 
 def _why(error: BaseException) -> str:

@@ -1,14 +1,17 @@
 """The batches of one queue of the router: which entries are whose; every verb is called under the router's lock."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from jobq.batches import Batch, BatchState, Member, Plan, Round, counts_of, missing, sealed
 from jobq.clock import Clock
+from jobq.errors import DuplicateTask
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
 
+_log = logging.getLogger(__name__)
 _WAITING = {State.READY, State.SCHEDULED, State.LEASED}
 _NAMES = {State.READY: "ready", State.SCHEDULED: "scheduled", State.DONE: "succeeded", State.DEAD: "dead"}
 
@@ -141,7 +144,11 @@ class BatchBook:
             held.state, held.finished = BatchState.FINISHED, self._clock.wall()
             counts = self._counts(held)
             held.rounds.append(Round(number=held.round, finished=held.finished, counts=counts))
-            self._push(held.plan.tasks(held.round))
+            for task in held.plan.tasks(held.name, held.round):
+                try:
+                    self._push([task])
+                except DuplicateTask as error:  # somebody has given another task such an id
+                    _log.error("batch %s has finished, and what was to be run then is not queued: %s", held.name, error)
 
     @staticmethod
     def _next_round(held: HeldBatch, state: BatchState) -> None:

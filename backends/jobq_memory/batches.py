@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jobq.batches import Batch, Member, Plan
+from jobq.batches import Batch, Member, Plan, checked_name
 from jobq_memory.router import Router
 
 
@@ -20,6 +20,7 @@ class MemoryBatches:
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
+        plan.checked(checked_name(name))
         with self._router.opened(self._queue) as store:
             return store.batches.begin(name, plan)
 

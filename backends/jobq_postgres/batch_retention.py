@@ -1,9 +1,11 @@
 """Forgetting batches: a finished one with the ids of its tasks, one that was never sealed when it holds nothing."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 from jobq.batches import Plan
+from jobq.errors import MalformedTask
 from jobq_postgres.batch_push import NONE_PUSHES
 
 _AT_ONCE: Final = 100
@@ -38,4 +40,6 @@ async def forget_batches(connection: Any, queue: int, keep: timedelta) -> None:
 def _then(row: Any) -> list[str]:
     """Return the ids of what was run at the ends of its rounds: of another batch by this name they would be known."""
     plan = Plan.decode(row["plan"])
-    return [task.id for number in range(1, row["round"] + 1) for task in plan.tasks(number)]
+    with suppress(MalformedTask):  # by a newer jobq; it has added none that this one could read
+        return [task.id for number in range(1, row["round"] + 1) for task in plan.tasks(row["name"], number)]
+    return []

@@ -36,7 +36,7 @@ class PostgresBatches:
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of one that is open."""
-        checked_name(name)
+        plan.checked(checked_name(name))
 
         async def work(connection: Any, queue: int) -> int | None:
             await connection.execute(_BEGIN, queue, name, plan.encode())

@@ -94,7 +94,7 @@ class SqliteBackend:
         """The batches of this queue, in the same file."""
         from jobq_sqlite.batches import SqliteBatches  # noqa: PLC0415 - as above
 
-        return SqliteBatches(self._linked, self._read, self._keep or 0.0)
+        return SqliteBatches(self._linked, self._read, self._wake, self._looked_up_again, self._keep or 0.0)
 
     @property
     def _receiving(self) -> "QueueReceiver":

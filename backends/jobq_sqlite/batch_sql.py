@@ -15,7 +15,7 @@ from jobq.batches import (
     rounds_of,
     rounds_with,
 )
-from jobq.errors import DuplicateTask
+from jobq.errors import DuplicateTask, MalformedTask
 from jobq.servable import IDS_KEPT
 from jobq_sqlite import journal_writer, push_sql
 from jobq_sqlite.bulk import ROWS_AT_ONCE, some
@@ -52,6 +52,9 @@ _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
 _FORGET: Final = (
     "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
+    # Of another batch by this name, what was run at the end of this one would be known, and not run.
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id"
+    " AND id >= 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || ';')"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"
@@ -112,8 +115,6 @@ def members(
     database: sqlite3.Connection, queue: int, name: str, after: str, limit: int, state: str | None, now: Now
 ) -> Sequence[Member]:
     """Return some of its tasks, by id."""
-    from jobq_sqlite.journal import state_of  # noqa: PLC0415 - whoever claims needs none of it
-
     values = {"batch": _row(database, queue, name)[0], "after": after, "limit": limit}
     found = database.execute(
         MEMBERS if state is None else DEAD_MEMBERS, {**values, "wall": now.wall, "boottime": now.boottime}
@@ -121,7 +122,7 @@ def members(
     return [
         Member(
             id=id_,
-            state=str(state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
+            state=str(journal_writer.state_of(stored, outcome, is_due=bool(is_due), is_live=bool(is_live))),
             params=push_sql.params_of(params),
         )
         for id_, stored, outcome, is_due, is_live, params in found
@@ -142,7 +143,11 @@ def advance(database: sqlite3.Connection, now: Now) -> bool:
         if state == BatchState.SEALED and is_canceled and not _canceled(database, batch, now):
             continue  # there is more: the note stays, and the next one that writes goes on
         if state == BatchState.SEALED and database.execute(IS_LEFT, {"batch": batch}).fetchone() == (0,):
-            added = _finish(database, row, now) or added
+            try:
+                added = _finish(database, row, now) or added
+            except MalformedTask as error:  # by a newer jobq, which will go on; those who only settle must not fail
+                _log.debug("batch %s is left to who can read what is to be run at its end: %s", row[1], error)
+                continue
         database.execute("DELETE FROM outbox WHERE batch_id = ?", (batch,))
     return added
 
@@ -168,12 +173,12 @@ def _canceled(database: sqlite3.Connection, batch: int, now: Now) -> bool:
 def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> bool:
     """Finish its round, and add what is to be run then; return whether there is any."""
     batch, name, number, plan, rounds, queue = row[0], row[1], row[3], row[5], row[10], row[11]
+    tasks = Plan.decode(plan).tasks(name, number)
     counts = _seen(database, row, now).counts
     database.execute(
         "UPDATE batch SET state = 'finished', finished_at = ?, rounds = ? WHERE batch_id = ?",
         (now.wall, rounds_with(rounds, number, now.wall, counts), batch),
     )
-    tasks = Plan.decode(plan).tasks(number)
     for task in tasks:
         try:
             push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now)

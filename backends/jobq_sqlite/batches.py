@@ -2,9 +2,10 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from jobq.batches import Batch, Member, Plan
+from jobq.batches import Batch, Member, Plan, checked_name
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
@@ -22,16 +23,28 @@ class SqliteBatches:
     Args:
         link: gives the connection that writes, and the queue's number.
         read: runs a function on the one that reads; it gets the queue's number, too.
+        wake: lets those that wait for tasks look again.
+        looked_up_again: what a call is made in that may find the queue deleted.
         keep: for how many seconds the journal keeps what has ended; 0 = it is off.
     """
 
-    def __init__(self, link: Callable[[], Awaitable[Link]], read: _Read, keep: float) -> None:
+    def __init__(
+        self,
+        link: Callable[[], Awaitable[Link]],
+        read: _Read,
+        wake: Callable[[], None],
+        looked_up_again: Callable[[], AbstractContextManager[None]],
+        keep: float,
+    ) -> None:
         self._link = link
         self._read = read
+        self._wake = wake
+        self._looked_up_again = looked_up_again
         self._keep = keep
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
+        plan.checked(checked_name(name))
         return await self._write(
             lambda database, queue, name, now: batch_sql.begin(database, queue, name, plan, now, self._keep), name
         )
@@ -64,4 +77,7 @@ class SqliteBatches:
 
     async def _write(self, verb: _Verb, name: str) -> Batch:
         connection, queue = await self._link()
-        return await connection.submit(lambda database, now: verb(database, queue, name, now), may_undo=True)
+        with self._looked_up_again():
+            batch = await connection.submit(lambda database, now: verb(database, queue, name, now), may_undo=True)
+        self._wake()  # what is to be run at its end may be there
+        return batch

@@ -193,7 +193,9 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
         cancel_requested, outcome, reason, description,
     ) = row  # fmt: skip
-    state = state_of(stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime)
+    state = journal_writer.state_of(
+        stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime
+    )
     return TaskRecord(
         id=id_,
         state=state,
@@ -210,15 +212,3 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
         description=description,
         last=None if last is None else Attempt.decode(*last),
     )
-
-
-def state_of(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
-    """Return where a task is, by what its row says."""
-    match stored:
-        case "leased":
-            return TaskState.RUNNING if is_live else TaskState.EXPIRED
-        case "scheduled":
-            return TaskState.READY if is_due else TaskState.SCHEDULED
-        case "done":
-            return TaskState.SUCCEEDED if outcome is None else TaskState(outcome)
-    return TaskState(stored)

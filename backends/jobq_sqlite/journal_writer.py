@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from jobq.journal.records import Attempt, host_of
+from jobq.journal.records import Attempt, TaskState, host_of
 from jobq.journal.retention import BYTES_AT_ONCE, JournalCap
 from jobq.settlement import Record, Release, Settlement
 from jobq.task import OutcomeKind
@@ -103,3 +103,15 @@ def forget(database: sqlite3.Connection, queue: int, before: float, until: float
     """
     old = database.execute(_OLD, (queue, before, most)).fetchall()
     some(old, lambda row: database.execute(_DROP, row), until)
+
+
+def state_of(stored: str, outcome: str | None, *, is_due: bool, is_live: bool) -> TaskState:
+    """Return where a task is, by what its row says."""
+    match stored:
+        case "leased":
+            return TaskState.RUNNING if is_live else TaskState.EXPIRED
+        case "scheduled":
+            return TaskState.READY if is_due else TaskState.SCHEDULED
+        case "done":
+            return TaskState.SUCCEEDED if outcome is None else TaskState(outcome)
+    return TaskState(stored)

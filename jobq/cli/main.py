@@ -46,6 +46,7 @@ _COMMANDS: Final = {
         "logs": ("jobq.cli.commands.logs", "Show what a task has printed."),
         "history": ("jobq.cli.commands.status", "Show the attempts of a task."),
         "stats": ("jobq.cli.commands.status", "Count by state, and what ended lately."),
+        "results": ("jobq.cli.commands.results", "Write a table of what a batch came to."),
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
     },
     "Manage": {

@@ -122,13 +122,17 @@ def batch(value: Any) -> str:
 
 def params(value: Any) -> dict[str, str | int | float]:
     """What a table of results shows of a task: texts and numbers by name."""
-    for name, held in mapping(value).items():
-        if not task_ids.PARAM.fullmatch(name):
+    given: dict[Any, Any] = mapping(value)
+    for name, held in given.items():
+        if not isinstance(name, str) or not task_ids.PARAM.fullmatch(name):
             raise FieldError("is no name of letters, digits and _ that begins with none of the digits", str(name))
-        if type(held) is str:
-            text(held)
-        elif type(held) is not int:
-            number(held)
+        try:
+            if type(held) is str:
+                text(held)
+            else:
+                number(held)  # an integer, too: one beyond a float's range is no JSON of ours (strict_json)
+        except ValueError as error:
+            raise FieldError(str(error), name) from None
     if len(json.dumps(value)) > MOST_PARAMS_BYTES:
         raise ValueError(f"has more than {MOST_PARAMS_BYTES} bytes")
     return dict(value)

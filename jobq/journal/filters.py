@@ -9,18 +9,19 @@ from jobq.errors import ConfigurationError
 FIELDS: Final = ("id", "state", "command", "host", "attempt", "exit", "signal", "reason", "error", "outcome")
 
 
-def parsed(texts: Sequence[str], fields: Sequence[str] = FIELDS) -> list[tuple[str, str]]:
+def parsed(texts: Sequence[str], fields: Sequence[str] | None = FIELDS) -> list[tuple[str, str]]:
     """Return conditions as field and pattern; raises ConfigurationError for one that is none.
 
     Args:
         texts: FIELD=PATTERN each; in a pattern * stands for anything, ? for one character, [ab] for one of them.
-        fields: those that can be asked for.
+        fields: those that can be asked for; None = any.
     """
     found = []
     for text in texts:
         field, equals, pattern = text.partition("=")
-        if not equals or field not in fields:
-            raise ConfigurationError(f"{text!a} is no condition: write FIELD=PATTERN with one of {', '.join(fields)}")
+        if not equals or not field or (fields is not None and field not in fields):
+            known = "" if fields is None else f" with one of {', '.join(fields)}"
+            raise ConfigurationError(f"{text!a} is no condition: write FIELD=PATTERN{known}")
         found.append((field, pattern))
     return found
 

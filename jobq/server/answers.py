@@ -177,6 +177,55 @@ class PauseAnswer(Answer):
     paused: PauseMark | None
 
 
+class BatchRound(Answer):
+    """A round of a batch that has finished."""
+
+    number: int
+    finished: float
+    counts: dict[str, int]
+
+
+class BatchShown(Answer):
+    """A batch as it stands; times as in TaskShown.
+
+    A token that may not look is not told its template and rounds, and of the counts only where it may operate.
+    """
+
+    name: str
+    state: Annotated[str, Field(description="open, sealed or finished")]
+    round: int
+    is_canceled: bool
+    template: str = ""
+    created: float
+    sealed: float | None = None
+    finished: float | None = None
+    counts: Annotated[dict[str, int], Field(description="Of its tasks, by where they are; empty = not told.")] = {}
+    total: Annotated[int | None, Field(description="How many were pushed to it.")] = None
+    rounds: Annotated[list[BatchRound], Field(description="Those that have finished, oldest first.")] = []
+
+
+class BatchPage(Answer):
+    """A page of batches."""
+
+    batches: list[BatchShown]
+    next: str | None = None
+
+
+class BatchMember(Answer):
+    """A task of a batch, with what it was pushed with for a table of results."""
+
+    id: str
+    state: str
+    params: dict[str, str | int | float]
+
+
+class BatchMembers(Answer):
+    """A page of them."""
+
+    tasks: list[BatchMember]
+    next: str | None = None
+
+
 class ClearAnswer(Answer):
     """How many were deleted; `cursor` for the next request, if that was not all."""
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from jobq.errors import JobqError
 from jobq.server import (
+    batches,
     deliveries,
     health,
     journal,
@@ -113,7 +114,7 @@ class App:
         self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
-        parts = tasks, deliveries, leases, queues, journal, load_generator, health
+        parts = tasks, deliveries, leases, queues, journal, batches, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
         document = openapi.document(endpoints, default_queue=places.default, needs_tokens=needs_tokens)

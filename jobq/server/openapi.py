@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from jobq.formats import task_ids
 from jobq.server import answers
 from jobq.server import schemas as wire
 from jobq.server.endpoint import QUEUE, Endpoint
@@ -15,10 +16,10 @@ _COMMON: Final = {
     400: "The request is malformed, or is refused; the message says where.",
     401: "There is no token, or it is not good.",
     403: "The token does not permit this, or not on this queue.",
-    404: "There is no such queue, task, lease or path.",
+    404: "There is no such queue, task, batch, lease or path.",
     405: "Not with this method.",
     408: "The body did not arrive in time.",
-    409: "The lease is gone or the task is settled; or the name is held, the id is taken.",
+    409: "The lease is gone or the task is settled; or the name is held, the id is taken, the batch is sealed.",
     413: "The body is too large.",
     415: "The body is not application/json.",
     429: "Too many requests of this caller.",
@@ -81,6 +82,7 @@ def _parameters(endpoint: Endpoint, default_queue: str) -> list[dict[str, Any]]:
     parts = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
     only = {"const": default_queue} if endpoint.is_of_default else {}
     schemas = {"queue": {"type": "string", "pattern": f"^{QUEUE.pattern}$"} | only, "id": endpoint.id_schema}
+    schemas["name"] = {"type": "string", "pattern": f"^{task_ids.BATCH.pattern}$"}
     found: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": schemas[name]} for name in parts
     ]

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from jobq.backend import MOST_CHECKPOINTS
+from jobq.batches import MOST_TEMPLATE_CHARACTERS, MOST_THEN
 from jobq.formats import durations, strict_json
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.journal.records import (
@@ -104,7 +105,8 @@ class NewTasks(Body):
             min_length=1,
             max_length=MAX_TASKS,
             description="Fields of jobq's tasks: one of command, argv and call (with kwargs); env, cwd, timeout, id,"
-            " priority, not_before, budgets. A task with an id is added once, however often it is sent.",
+            " priority, not_before, budgets; batch (its name) and params (texts and numbers to show with what comes of"
+            " it). A task with an id is added once, however often it is sent.",
         ),
     ]
     key: Annotated[Key | None, Field(description="Names tasks without an id: the same call again adds nothing.")] = None
@@ -325,6 +327,21 @@ class QueuePause(Body):
 
     by: Annotated[Shown, Field(max_length=MOST_CHARACTERS, description="For display only.")]
     reason: Annotated[Shown, Field(max_length=MOST_CHARACTERS)] = ""
+
+
+class BatchPlan(Body):
+    """What who begins a batch says of it; `jobq.batches.Plan.checked` has the bounds."""
+
+    template: Annotated[
+        Shown, Field(max_length=MOST_TEMPLATE_CHARACTERS, description="What its tasks run, for people.")
+    ] = ""
+    then: Annotated[
+        list[str],
+        Field(
+            max_length=MOST_THEN,
+            description="Tasks, each as the JSON of one with its version, that are added when a round has finished.",
+        ),
+    ] = []
 
 
 class NewLease(Body):

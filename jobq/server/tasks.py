@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
+from jobq.batches import check_batches
 from jobq.errors import LockLost, MalformedTask
-from jobq.formats import strict_json
+from jobq.formats import strict_json, wire_v3
 from jobq.journal.wire import body_fields
 from jobq.pausing import Pausable, mark_field
 from jobq.racing import first_done
@@ -38,6 +39,8 @@ async def push(call: RequestCall) -> Reply:
         call.size, lambda: [_task_of(call, fields, number) for number, fields in enumerate(call.body.tasks)]
     )
     backend = await call.backend()
+    if any(task.batch or task.params for task in tasks):
+        check_batches(backend)
     ids = await backend.push(tasks)
     call.audited["ids"] = ids[:10]
     call.audited["work"] = [task.fingerprint().hex() for task in tasks[:10]]
@@ -50,7 +53,8 @@ def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:
     version = given.pop("version", None)
     try:
         if version is not None:  # as jobq's own client writes it
-            return Task.decode(strict_json.dumps({"version": version, **given})).checked()
+            kept = {name: given.pop(name) for name in wire_v3.BOOKKEEPING & given.keys()}  # it stands beside the body
+            return Task.decode(strict_json.dumps({"version": version, **given})).checked().with_bookkeeping(kept)
         if "id" not in given:
             given["id"] = new_id() if call.body.key is None else _id_of(call, number)
         return Task.new(**given)

@@ -1,4 +1,4 @@
-"""What is done with a whole batch: wait for its end, put its dead letters back, cancel it to the last task."""
+"""What is done with a whole batch: begin it, wait for its end, put its dead letters back, cancel all of it."""
 
 import asyncio
 import time
@@ -7,13 +7,40 @@ from datetime import timedelta
 from typing import Final
 
 from jobq.backend import Backend
-from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, batches_of
-from jobq.errors import BackendUnavailable
+from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, Plan, batches_of
+from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq.journal.wait_for_end import patiently
+from jobq.submit.pusher import make_queue
 
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 _SHARE: Final = 10.0  # looking takes a tenth of the time at most, however many tasks are counted
+
+
+async def begun(
+    backend: Backend, name: str, plan: Plan, *, creates: bool = True, on_created: Callable[[], None] = lambda: None
+) -> Batch:
+    """Open a batch, or say more of one that is open; a queue that is missing is made.
+
+    Args:
+        backend: of its queue.
+        name: of the batch.
+        plan: what is said of it.
+        creates: whether to make a missing queue.
+        on_created: called when it was made.
+
+    Raises:
+        ConfigurationError: this queue keeps no batches.
+    """
+    batches = batches_of(backend)
+    try:
+        return await batches.begin(name, plan)
+    except QueueNotFound as missing:
+        if not creates:
+            raise
+        if await make_queue(backend, missing):
+            on_created()
+        return await batches.begin(name, plan)
 
 
 async def finished(

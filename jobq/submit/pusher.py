@@ -42,7 +42,7 @@ class Chunk:
         self.tasks.append(task)
         body = task.encode()
         self._bytes += len(body)
-        self._values += strict_json.most_values(body)
+        self._values += strict_json.most_values(body) + len(task.params or ())
         return len(self.tasks) >= CHUNK_TASKS or self._bytes >= CHUNK_BYTES or self._values >= CHUNK_VALUES
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -142,16 +143,25 @@ class RecordTasks:
         self._shapes = {*self._shapes, shape} if len(self._shapes) < _KEPT_SHAPES else {shape}
 
 
-def shown(fields: Values) -> dict[str, str] | None:
+def shown(fields: Values) -> dict[str, str | int | float] | None:
     """Return what a table of results shows of a record: its short values, as many as there is room for."""
-    found: dict[str, str] = {}
+    found: dict[str, str | int | float] = {}
     room = task_fields.MOST_PARAMS_BYTES - len("{}")
     for name, value in fields.items():
         size = len(json.dumps({name: value}))
         if isinstance(value, str) and name != INDEX and size <= min(room, _SHOWN_BYTES):
-            found[name] = value
+            found[name] = _number(value)
             room -= size
     return found or None
+
+
+def _number(text: str) -> str | int | float:
+    """Return a number, where that is written so and no other way; all else as it is, such as 01 and 1.50."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(number := kind(text)) == text and abs(number) < 2**63:
+                return number
+    return text
 
 
 def named_by_record(name: str) -> IdOf:

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from jobq import queue as asynchronous
 from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.batch_handle import SyncBatchHandle
 from jobq.events import Event
 from jobq.journal.records import Canceled, TaskRecord
 from jobq.lease.named import NamedLease
@@ -96,6 +97,18 @@ class Queue:
             return SyncTaskHandle.of(self._call(self._queue.push(tasks)), self._call)
         made = asynchronous.tasks_of(tasks)  # here: what gives them is this thread's
         return [SyncTaskHandle.of(handle, self._call) for handle in self._call(self._queue.push(made))]
+
+    def batch(self, name: str, *, then: Iterable[Task | str] = ()) -> SyncBatchHandle:
+        """Return a batch: `with queue.batch("s7") as batch: batch.push(tasks)`; see `jobq.Queue.batch`."""
+        return SyncBatchHandle(self._queue.batch(name, then=then), self._call)
+
+    def map(self, function: Callable[..., Any], items: Iterable[Any], *, batch: str, **fields: Any) -> SyncBatchHandle:
+        """Queue a call of a function for each item, as one batch: `for value in queue.map(...).values()`.
+
+        See `jobq.Queue.map`.
+        """
+        made = list(items)  # here: what gives them is this thread's
+        return SyncBatchHandle(self._call(self._queue.map(function, made, batch=batch, **fields)), self._call)
 
     def task(self, task_id: str) -> SyncTaskHandle:
         """Return the handle of a task that was pushed before, perhaps by another program."""

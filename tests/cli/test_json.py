@@ -30,6 +30,7 @@ LEASE: Final = {
     "cursor",
 }
 RECORD: Final = {"id", "state", "attempt", "since", "worker", "lease_left_s", "running", "last", "task"}
+BATCH: Final = {"name", "state", "round", "total", "counts", "created", "sealed", "finished", "rounds", "is_canceled"}
 TOKEN: Final = {"id", "name", "scopes", "queues", "created"}
 KEY: Final = "ed25519-56475aa75463474c"
 SOME_TOKEN: Final = "0123456789ab"
@@ -58,6 +59,14 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "dead retry": (("demo", "dead", "retry", DIES), 0, {"id"}),
     "dead purge": (("demo", "dead", "purge", "--all", "--yes"), 0, {"id"}),
     "fanout": (("demo", "fanout", "n", "--lines", "commands", "-c", "echo"), 0, {"id"}),
+    "batch list": (("demo", "batch", "list"), 0, BATCH),
+    "batch show": (("demo", "batch", "show", "s7"), 0, BATCH),
+    "batch wait": (("demo", "batch", "wait", "s7", "--timeout", "0s"), 75, BATCH),
+    "batch retry": (("demo", "batch", "retry", "s7"), 0, BATCH),
+    "batch cancel": (("demo", "batch", "cancel", "s7", "--yes"), 0, BATCH),
+    "batch seal": (("demo", "batch", "seal", "s7"), 0, BATCH),
+    "batch reopen": (("demo", "batch", "reopen", "s7"), 0, BATCH),
+    "results": (("demo", "results", "--batch", "s7"), 0, {"id", "state", "outcome", "exit_code", "host", "seconds"}),
     "lease list": (("demo", "lease", "list"), 0, LEASE),
     "lease show": (("demo", "lease", "show", "nightly"), 0, LEASE),
     "lease release": (("demo", "lease", "release", "nightly"), 0, LEASE),
@@ -129,6 +138,8 @@ def test_it_prints_objects(jobq: Jobq, command: str) -> None:
     jobq.lease("nightly")
     if command in ("logs", "history"):
         jobq("demo", "worker")
+    elif command.split(maxsplit=1)[0] in ("batch", "results"):
+        jobq("demo", "push", "--batch", "s7", "-c", "echo ü")
     elif command == "ps":
         jobq.hold()
     jobq.token(SOME_TOKEN)

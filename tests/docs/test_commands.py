@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import click
 import pytest
 
+from jobq.batches import Plan, batches_of
 from jobq.cli.common import ExampleCommand
 from jobq.cli.main import cli
 from jobq.signing.keys import KeyFile, SigningKey
@@ -25,7 +26,8 @@ from tests.cli.conftest import Jobq
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
-    ["README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
+    {"README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))}
+    - {"docs/batches.md"}  # tests/cli/test_batches_page.py runs it, with its programs
 )
 SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of the examples
 
@@ -48,6 +50,7 @@ NOT_RUN: Final = {
     "date | jobq checkpoint": "as above",
     "jobq progress": "as above",
     "jobq demo top": "follows a queue for ever on a terminal; tests/cli/display/test_top.py looks at it",
+    "jobq demo batch wait": "waits for a worker; tests/cli/test_batch.py does it beside one",
     "watch ": "repeats its command for ever",
     "jobq demo push --wait": "waits for a worker; tests/journal does it beside one",
     "curl ": "needs a storage service that refuses stale fencing numbers",
@@ -174,6 +177,7 @@ class Reader:
         self.jobq.lease("nightly")
         self.jobq.token("0123456789ab")
         if filled:
+            self.jobq.inside(lambda backend: batches_of(backend).begin("s7", Plan()))
             self.jobq.fill(Task.new(command="echo waited"))
 
 

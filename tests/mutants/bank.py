@@ -487,11 +487,40 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/test_api.py::test_what_no_program_can_be_given_is_refused",
     ),
     Mutant(
-        name="a batch holds any number of values",
+        name="a chunk holds any number of values",
         file="jobq/submit/pusher.py",
         text=" or self._values >= CHUNK_VALUES",
         wrong="",
-        test="tests/unit/test_pusher.py::test_a_batch_is_bounded_by_tasks_and_bytes",
+        test="tests/unit/test_pusher.py::test_a_chunk_is_bounded_by_tasks_and_bytes",
+    ),
+    Mutant(
+        name="who pushes to a batch is told what its tasks are",
+        file="jobq/server/batches.py",
+        text="if not call.may(Scope.VIEW, call.queue):",
+        wrong="if False:",
+        test="tests/service/security/test_safety.py"
+        "::test_who_pushes_to_a_batch_is_told_how_it_stands_and_nothing_of_it",
+    ),
+    Mutant(
+        name="what is to be run at the end of a batch is in no audit",
+        file="jobq/server/batches.py",
+        text='call.audited["work"] = work',
+        wrong="pass",
+        test="tests/service/security/test_safety.py::test_the_audit_has_changes_of_batches",
+    ),
+    Mutant(
+        name="a push over HTTP loses its batch",
+        file="backends/jobq_http/backend.py",
+        text='task.encode()[:-1] + b"," + strict_json.dumps(kept)[1:] if kept else task.encode()',
+        wrong="task.encode()",
+        test="tests/service/test_batches.py::test_a_worker_of_a_version_before_runs_tasks_of_a_batch",
+    ),
+    Mutant(
+        name="what cannot be queued is let in to be run at the end of a batch",
+        file="jobq/batches.py",
+        text="_then(body, name, _MOST_ROUND, place).checked()",
+        wrong="_then(body, name, _MOST_ROUND, place)",
+        test="tests/service/test_batches.py::test_the_largest_task_that_an_end_may_add_can_be_run",
     ),
     Mutant(
         name="a checkpoint is saved that no attempt can be given",

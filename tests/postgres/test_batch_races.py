@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from jobq.batches import BatchState, Plan, named_for_end
+from jobq.batches import BatchState, Plan
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task
@@ -25,9 +25,7 @@ from tests.fork_server import forked
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
 
-_THEN: Final = Plan(
-    then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="echo then >>then")]))
-)
+_THEN: Final = Plan(then=(Task.new(command="echo then >>then").encode().decode(),))
 _WAITS: Final = """
     SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """

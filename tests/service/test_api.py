@@ -216,6 +216,8 @@ def test_parameters_are_what_the_openapi_says(api: Caller, server: HttpServer) -
         *(f"/queues/demo/journal/attempts?id={'0' * 201}", "/queues/demo/journal/output?id=a&attempt=1.0"),
         *(f"/queues/demo/journal/stats?window={each}" for each in ("nan", "1_0", "-1", "1e300", "inf", "%201")),
         *("/queues/demo/dead-letters?after=%00", "/queues/demo/dead-letters?after=x"),
+        *(f"/queues/demo/batches?{each}" for each in ("after=%00", "limit=0", "limit=501", f"after={'0' * 201}")),
+        *(f"/queues/demo/batches/s7/tasks?{each}" for each in ("after=%00", "limit=501", "state=ready", "state=")),
     ]
     assert [path for path in refused if code_of(api("GET", path, None, 400)) != "malformed_request"] == []
     assert code_of(api("PUT", "/queues/demo?exist_ok=AAA", None, 400)) == "malformed_request"
@@ -224,6 +226,7 @@ def test_parameters_are_what_the_openapi_says(api: Caller, server: HttpServer) -
     default, other = (server.ask("GET", f"/api/generator?queue={queue}") for queue in ("demo", "other"))
     assert (default[0], other[0], code_of(other[1])) == (200, 400, "malformed_request")
     accepted = [f"/tasks?after={'0' * 200}", "/leases?resource=n&limit=1000", "/leases?after="]
+    accepted += ["/queues/demo/batches?limit=500&after="]
     accepted += [f"/queues/demo/journal/stats?window={each}" for each in ("1.5", "1E3", "0", "-0.0")]
     assert all(isinstance(api("GET", path), dict) for path in accepted)
     # 1.0 is a whole number in JSON.

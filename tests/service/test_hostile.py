@@ -29,7 +29,10 @@ WORST_SECONDS: Final = 3.0
 _HEAD: Final = (
     "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
 )
-_PATHS: Final = ("/api/tasks", "/api/tasks/next", "/api/leases", "/api/queues/demo/redrive", "/api/generator/start")
+_PATHS: Final = (
+    *("/api/tasks", "/api/tasks/next", "/api/leases", "/api/queues/demo/redrive", "/api/generator/start"),
+    "/api/queues/demo/batches/s7/seal",
+)
 _VALUES: Final = (
     b'{"tasks":[{"command":"true"}]}',
     b'{"max_tasks":1,"lease_seconds":10.0}',

@@ -68,5 +68,8 @@ def test_it_tells_of_every_endpoint(server: HttpServer) -> None:
     }
     wanted |= {"POST /api/leases", "PUT /api/leases/renew", "DELETE /api/leases/{id}", "DELETE /api/leases/release"}
     wanted |= {"POST /api/generator/start", "POST /api/generator/stop", "GET /api/generator"}
+    wanted |= {f"{method} /api/queues/{{queue}}/batches/{{name}}" for method in ("GET", "PUT")}
+    wanted |= {f"POST /api/queues/{{queue}}/batches/{{name}}/{verb}" for verb in ("seal", "reopen", "cancel")}
+    wanted |= {"GET /api/queues/{queue}/batches", "GET /api/queues/{queue}/batches/{name}/tasks"}
     wanted |= {"GET /healthz", "GET /readyz", "GET /metrics"}
     assert wanted <= told

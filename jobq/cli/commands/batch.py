@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, full_option, json_option, with_queue
-from jobq.cli.display import format_batch, format_journal, terminal
+from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def list_(ctx: click.Context, full: bool, as_json: bool) -> int:
 
     async def work(backend: "Backend") -> None:
         from jobq.batches import batches_of  # noqa: PLC0415 - --help must not pay for it; so below
+        from jobq.cli.display import format_batch  # noqa: PLC0415
 
         after, rows = "", list[tuple[str, ...]]()
         while page := await batches_of(backend).list(after, _PAGE):
@@ -93,6 +94,7 @@ def wait(ctx: click.Context, name: str, timeout: timedelta | None, as_json: bool
 
     async def work(backend: "Backend") -> int:
         from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.cli.display import format_batch  # noqa: PLC0415
         from jobq.submit.batch_end import finished  # noqa: PLC0415
 
         with Bar("waiting") as bar:
@@ -196,6 +198,8 @@ def _changed(ctx: click.Context, change: "Callable[[Batches], Awaitable[Batch]]"
 
 
 def _put(found: "Batch", *, as_json: bool) -> None:
+    from jobq.cli.display import format_batch  # noqa: PLC0415
+
     if as_json:
         terminal.put_json(format_batch.as_json(found))
         return

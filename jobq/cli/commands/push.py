@@ -50,7 +50,7 @@ _EXAMPLES: Final = (
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
     "jobq demo push --batch s7 --grid lr=0.1,0.01 --grid seed=1..50 -- python train.py --lr={lr} --seed {seed}",
     """jobq demo push --each runs.csv --dry-run -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
-    "jobq demo push --batch s7 --then 'python merge.py' tasks.txt",
+    "jobq demo push --batch s8 --then 'python merge.py' tasks.txt",
     "seq 100 | sed 's/^/echo task /' | jobq demo push -",
     "jobq demo push --timeout 2h --env HF_TOKEN --cwd . -- python train.py --lr 0.1",
     """echo '{"argv": ["echo", "hello"], "priority": 5}' | jobq demo push""",

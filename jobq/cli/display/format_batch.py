@@ -14,7 +14,7 @@ def as_json(batch: Batch) -> dict[str, Any]:
     """Return it as JSON has it, with times as everywhere."""
     fields = batch.as_fields()
     for name in ("created", "sealed", "finished"):
-        fields[name] = format_task.moment(fields[name])
+        fields[name] = None if fields[name] is None else format_task.moment(fields[name])
     for each in fields["rounds"]:
         each["finished"] = format_task.moment(each["finished"])
     return fields

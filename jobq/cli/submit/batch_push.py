@@ -7,10 +7,11 @@ from jobq.backend import Backend
 from jobq.batches import Batch, BatchState, Plan, batches_of, named_for_end
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import say_created
-from jobq.errors import DuplicateTask, QueueNotFound
+from jobq.errors import DuplicateTask
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.submit.batch_end import begun
 from jobq.submit.input_lines import TaskOptions
-from jobq.submit.pusher import make_queue, signed
+from jobq.submit.pusher import signed
 from jobq.task import Task
 
 
@@ -70,17 +71,9 @@ class BatchPush:
         return 0
 
     async def _begun(self, backend: Backend) -> Batch:
-        batches = batches_of(backend)
         then = await signed(backend, named_for_end(self.name, self.then))
         plan = Plan(template=self.template, then=tuple(task.encode().decode() for task in then))
-        try:
-            return await batches.begin(self.name, plan)
-        except QueueNotFound as missing:
-            if not self.creates:
-                raise
-            if await make_queue(backend, missing):
-                say_created(backend)
-            return await batches.begin(self.name, plan)
+        return await begun(backend, self.name, plan, creates=self.creates, on_created=lambda: say_created(backend))
 
 
 def _said(batch: Batch, *, was_open: bool) -> str:

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of, named_for_end
-from jobq.errors import BatchNotFound, BatchSealed, DuplicateTask
+from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, DuplicateTask, MalformedTask
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.cases import case
@@ -12,7 +12,7 @@ from jobq.testing.harness import DONE, Bench, raises, task
 
 _THEN = Plan(
     template="python train.py",
-    then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="python merge.py")])),
+    then=(Task.new(command="python merge.py", id="whatever").encode().decode(),),
 )
 _SECONDS = 15.0  # by which what follows from the end of a batch has happened, whoever ended it
 
@@ -59,6 +59,54 @@ async def a_sealed_batch_finishes_with_its_last_task_and_says_so_once(bench: Ben
     await then.settle(Complete(DONE))
     await bench.nothing()
     assert (await batches.find("s7")).total == 3, "what is run then is not of the batch"
+
+
+@case("batches")
+async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
+    """Of several tasks, and of batches whose names begin alike: no id is made twice, so that none is dropped (S8)."""
+    several = Plan(then=_THEN.then * 2)
+    for name, plan in (("s7", several), ("s7.1", several)):
+        await _of(bench).begin(name, plan)
+        await _of(bench).seal(name)
+        await _finished(bench, name)
+    found = await bench.take_all(4)
+    assert {each.task.command for each in found} == {"python merge.py"}
+    assert {each.id for each in found} >= {"jobq.then.s7.1", "jobq.then.s7.1.1"}
+
+
+@case("batches")
+async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
+    """Who settles the last task is answered as ever, the batch has finished, and what else is to be run is there."""
+    await bench.backend.push([task(id="jobq.then.s7.1", command="echo other")])
+    await _of(bench).begin("s7", Plan(then=_THEN.then * 2))
+    await bench.pushed(batch="s7")
+    other, last = await bench.take_all(2)
+    await _of(bench).seal("s7")
+    await last.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    assert (await bench.take()).id == "jobq.then.s7:1.1"
+    assert other.task.command == "echo other"
+    await bench.nothing()
+
+
+@case("batches")
+async def a_plan_that_cannot_be_carried_out_is_refused_at_once(bench: Bench) -> None:
+    """Not at the end, when whoever settles the last task would meet it; nor is a name taken that can be none."""
+    batches = _of(bench)
+    for bad in ("", "{}", "\ud800", '{"version": 2, "id": "a", "command": "true", "batch": "s7"}'):
+        with raises(MalformedTask):
+            await batches.begin("s7", Plan(then=(*_THEN.then, bad)))
+    for plan in (Plan(then=_THEN.then * 17), Plan(template="x" * 4097), Plan(template="\0")):
+        with raises(MalformedTask):
+            await batches.begin("s7", plan)
+    for name in ("", ".", "a b", "x" * 65, "\0"):
+        with raises(ConfigurationError):
+            await batches.begin(name, Plan())
+    assert await batches.list("", 10) == []
+    await batches.begin("x" * 64, Plan(template="x" * 4096, then=_THEN.then * 16))
+    await batches.seal("x" * 64)
+    await _finished(bench, "x" * 64)
+    await bench.take_all(16)
 
 
 @case("batches")
@@ -124,7 +172,7 @@ async def a_redrive_begins_the_next_round(bench: Bench) -> None:
     await held[first.id].settle(MoveToDeadLetters("failures", "by the suite"))
     await bench.backend.redrive([first.id])
     assert (await batches.find("s7")).round == 1
-    await (await bench.take_id(first.id)).settle(MoveToDeadLetters("failures", "again"))
+    await (await bench.take()).settle(MoveToDeadLetters("failures", "again"))
     await held[second.id].settle(MoveToDeadLetters("failures", "by the suite"))
     await _finished(bench, "s7")
     await (await bench.take_id("jobq.then.s7.1")).settle(Complete(DONE))

@@ -143,5 +143,9 @@ def test_a_worker_pushes_nothing(server: HttpServer) -> None:
         ("POST", "/api/queues/demo/redrive", {"ids": []}),
         ("POST", "/api/queues/demo/purge", {"ids": []}),
         ("POST", "/api/queues/demo/journal/cancel", {"ids": []}),
+        ("PUT", "/api/queues/demo/batches/planted", {"then": [json.dumps({"version": 2, "id": "a"} | PLANTED)]}),
+        ("POST", "/api/queues/demo/batches/planted/seal", None),
+        ("POST", "/api/queues/demo/batches/planted/reopen", None),
+        ("POST", "/api/queues/demo/batches/planted/cancel", None),
     ):
         ask(server, "worker", method, path, body, 403)

@@ -77,6 +77,13 @@ CALLS: dict[str, tuple[str, str, Any, str]] = {
     "metrics": ("GET", "/metrics", None, "watch"),
     "cancel": ("POST", "/api/queues/demo/journal/cancel", {"ids": []}, "operate"),
     "redrive": ("POST", "/api/queues/demo/redrive", {"ids": []}, "operate"),
+    "batches": ("GET", "/api/queues/demo/batches", None, "view"),
+    "batch": ("GET", "/api/queues/demo/batches/s7", None, "view"),
+    "members": ("GET", "/api/queues/demo/batches/s7/tasks", None, "view"),
+    "begin": ("PUT", "/api/queues/demo/batches/s7", {}, "enqueue"),
+    "seal": ("POST", "/api/queues/demo/batches/s7/seal", None, "enqueue"),
+    "reopen": ("POST", "/api/queues/demo/batches/s7/reopen", None, "operate"),
+    "end": ("POST", "/api/queues/demo/batches/s7/cancel", None, "operate"),
     "clear": ("POST", "/api/queues/demo/clear", None, "admin"),
     "purge": ("POST", "/api/queues/demo/purge", {"ids": []}, "admin"),
     "revoke": ("DELETE", "/api/leases/n", None, "admin"),
@@ -260,6 +267,65 @@ def test_who_may_view_sees_no_values_of_variables(server: HttpServer, tokens: di
     assert "canary-of-view" in seen["read"]
     assert "canary-of-view" not in seen["view"]
     assert "shown-command" in seen["view"]
+
+
+def test_who_pushes_to_a_batch_is_told_how_it_stands_and_nothing_of_it(
+    server: HttpServer, tokens: dict[str, str]
+) -> None:
+    """What its tasks are and what came of them is for who may look; numbers are for who operates, too."""
+    path, seen = "/api/queues/demo/batches/told", {}
+    then = json.dumps({"version": 2, "id": "a", "command": "echo then", "env": {"SECRET": "canary-of-then"}})
+    mine = {"template": "train-this", "then": [then]}
+    assert server.ask("PUT", path, mine, token=tokens["enqueue"])[0] == 202
+    task = {"command": "true", "batch": "told", "params": {"seed": 7}}
+    assert server.ask("POST", "/api/tasks", {"tasks": [task]}, token=tokens["enqueue"])[0] == 202
+    for who, method, verb, body in (
+        ("enqueue", "PUT", "", {}),
+        ("operate", "POST", "/reopen", None),
+        ("enqueue", "POST", "/seal", None),
+        ("operate", "POST", "/cancel", None),
+        ("view", "GET", "", None),
+    ):
+        status, found = server.ask(method, path + verb, body, token=tokens[who])
+        assert status == (200 if method == "GET" else 202), found
+        seen[who, verb] = (found["state"], found["total"], found["template"], bool(found["counts"]))
+        assert "canary-of-then" not in json.dumps(found)
+    assert seen == {
+        ("enqueue", ""): ("open", None, "", False),
+        ("operate", "/reopen"): ("open", 1, "", True),
+        ("enqueue", "/seal"): ("sealed", None, "", False),
+        ("operate", "/cancel"): ("finished", 1, "", True),
+        ("view", ""): ("finished", 1, "train-this", True),
+    }
+    status, members = server.ask("GET", f"{path}/tasks", token=tokens["view"])
+    assert (status, [(each["state"], each["params"]) for each in members["tasks"]]) == (
+        200,
+        [("canceled", {"seed": 7})],
+    )
+
+
+def test_the_audit_has_changes_of_batches(server: HttpServer, tokens: dict[str, str]) -> None:
+    """With the name, and with what is to run at the end, as of a push: so who has said it is found."""
+    path, before = "/api/queues/demo/batches/audited", len(audit(server))
+    work = {"command": "echo audited-canary", "env": {"SECRET": "audited-canary"}}
+    server.ask("POST", "/api/tasks", {"tasks": [work]}, token=tokens["enqueue"])
+    then = json.dumps({"version": 2, "id": "a", **work})
+    server.ask("PUT", path, {"then": [then]}, token=tokens["enqueue"])
+    server.ask("PUT", path, {"then": ["no task"]}, token=tokens["enqueue"])
+    for who, verb in (("enqueue", "seal"), ("operate", "reopen"), ("operate", "cancel"), ("view", "")):
+        server.ask("POST" if verb else "GET", f"{path}/{verb}".rstrip("/"), token=tokens[who])
+    pushed, *lines = [line for line in audit(server)[before:] if not line["did"].startswith("token ")]
+    prefix = "/api/queues/{queue}/batches/{name}"
+    assert [(line["did"], line["batch"], line["status"]) for line in lines] == [
+        (f"PUT {prefix}", "audited", 202),
+        (f"PUT {prefix}", "audited", 400),
+        (f"POST {prefix}/seal", "audited", 202),
+        (f"POST {prefix}/reopen", "audited", 202),
+        (f"POST {prefix}/cancel", "audited", 202),
+    ]
+    assert [lines[0]["caller"], lines[3]["caller"]] == [tokens[who].split("_")[1] for who in ("enqueue", "operate")]
+    assert lines[0]["work"] == pushed["work"]
+    assert "audited-canary" not in server.log.read_text()
 
 
 def audit(server: HttpServer) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Tables of what the tasks of a batch came to."""

@@ -1,0 +1,97 @@
+"""Batches in the file itself: what an older jobq leaves, what is done in steps, what is forgotten."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from jobq.batches import BatchState, Plan, counts_of, named_for_end
+from jobq.errors import BatchNotFound
+from jobq.settlement import Complete
+from jobq.task import Task
+from jobq.testing.clock import VirtualClock
+from jobq.testing.harness import raises
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
+
+_THEN = Plan(then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="merge")])))
+
+
+async def test_what_an_older_jobq_ends_is_looked_after_by_the_next_that_writes(tmp_path: Path) -> None:
+    """It has the file open, and knows nothing of batches: the trigger notes the end, and an idle worker finds it."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(1, batch="s7"))
+        await queue.batches.seal("s7")
+        ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', body = x''")
+        assert (await queue.batches.find("s7")).state is BatchState.SEALED
+        (then,) = await queue.receive(1, LEASE, NOW)
+        assert then.id == "jobq.then.s7.1"
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path) -> None:
+    """The one who canceled is killed after the first: claims go on with it."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(5000, batch="s7"))
+        found = await queue.batches.cancel("s7")
+        assert 0 < found.counts["canceled"] < 5000
+        handed_out = 0
+        while (delivery := (await queue.receive(1, LEASE, NOW))[0]).id != "jobq.then.s7.1":
+            handed_out += 1
+            assert (await delivery.renew(LEASE)).cancel
+            await delivery.settle(Complete(DONE))
+        found = await queue.batches.find("s7")
+        assert found.state is BatchState.FINISHED
+        assert found.counts["canceled"] + found.counts["succeeded"] == 5000
+        assert found.counts["succeeded"] == handed_out
+
+
+async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(3, batch="s7"))
+        await queue.batches.seal("s7")
+        await queue.delete()
+        await queue.create()
+        with raises(BatchNotFound):
+            await queue.batches.find("s7")
+        await queue.batches.begin("s7", Plan())
+        await queue.push(tasks(3, batch="s7"))
+        assert dict((await queue.batches.find("s7")).counts) == counts_of({"ready": 3})
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_one_is_forgotten_with_the_ids_of_its_tasks_and_not_before(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        for name in ("s7", "open"):
+            await queue.batches.begin(name, Plan())
+        await queue.push(tasks(1, batch="s7"))
+        await queue.batches.seal("s7")
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(DONE))
+        await clock.advance(29 * 86400)
+        await queue.batches.begin("new", Plan())
+        assert (await queue.batches.find("s7")).total == 1
+        await clock.advance(2 * 86400)
+        await queue.push(tasks(1, prefix="later"))  # forgets its task
+        assert dict((await queue.batches.find("s7")).counts) == counts_of({"gone": 1})
+        await queue.batches.begin("new", Plan())
+        assert [each.name for each in await queue.batches.list("", 10)] == ["new"]
+
+
+async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: Path) -> None:
+    """Somebody has pushed what would be run at the end, as something else: the batch finishes all the same."""
+    async with AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(backend(virtual_file(tmp_path)))
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push([Task.new(command="other", id="jobq.then.s7.1")])
+        await queue.batches.seal("s7")
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        (delivery,) = await queue.receive(2, LEASE, NOW)
+        assert delivery.task.command == "other"
