@@ -9,14 +9,17 @@ It waits for no lock of a batch: what somebody else holds it leaves, with its ro
 batches first, in the order of their numbers, and then tasks, in that of `seq`.
 """
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jobq.batches import BatchState, Plan, rounds_with
+from jobq.errors import MalformedTask
 from jobq_postgres import batch_rows
 from jobq_postgres.add_tasks import ADD_UNKNOWN, EPOCH, NewTask, columns, lowest_of
 from jobq_postgres.cancel import cancel_held
 
+_log: Final = logging.getLogger(__name__)
 ROWS_AT_ONCE: Final = 1000  # of the outbox
 TASKS_AT_ONCE: Final = 500  # that one step cancels
 
@@ -112,10 +115,15 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
             await cancel_some(connection, queue, row["batch_id"])
             done.goes_on = True
         return False
+    try:
+        tasks = Plan.decode(row["plan"]).tasks(row["name"], row["round"])
+    except MalformedTask as error:  # a newer jobq has taken it in, and goes on when it seals the batch once more
+        _log.warning("batch %s is left to a jobq that can read what is to be run at its end: %s", row["name"], error)
+        return False
     found = await connection.fetchrow(batch_rows.FIND, queue, row["name"])
     rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
-    if tasks := Plan.decode(row["plan"]).tasks(row["name"], row["round"]):
+    if tasks:
         epoch = int(await connection.fetchval(EPOCH))
         new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
         for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from jobq.batches import Batch, BatchState, Member, Notice, Plan, checked_name, missing, rounds_of
 from jobq_postgres import advance, batch_rows
+from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.connections import Connections
 
 # A seal waits for the pushes that are under way.
@@ -35,7 +36,7 @@ class PostgresBatches:
         self._links = links
 
     async def begin(self, name: str, plan: Plan) -> Batch:
-        """Open one, or say more of one that is open; who pushes to it is waited for only where that is news."""
+        """Open one, or say more of one that is open."""
         plan.checked(checked_name(name))
 
         async def work(connection: Any, queue: int) -> int | None:
@@ -106,8 +107,13 @@ class PostgresBatches:
 
         async def work(connection: Any, queue: int) -> int | None:
             async with connection.transaction():
+                await connection.execute(_PATIENT)
+                found = await connection.fetchrow(_LOOK, queue, name)
+                if found is None:
+                    raise missing(name)
+                number = int(found["batch_id"])
+                await connection.execute(KEEP_PUSHES_OUT, number)
                 held = await self._hold(connection, queue, name)
-                number = int(held["batch_id"])
                 if held["state"] == BatchState.FINISHED:
                     return None
                 if held["state"] == BatchState.OPEN:
@@ -122,7 +128,6 @@ class PostgresBatches:
 
     @staticmethod
     async def _hold(connection: Any, queue: int, name: str) -> Any:
-        await connection.execute(_PATIENT)
         held = await connection.fetchrow(HOLD, queue, name)
         if held is None:
             raise missing(name)

@@ -218,8 +218,8 @@ FROM jobq.task JOIN jobq.queue USING (queue_id);
 
 --== 8: batches ==
 
--- A named set of tasks of one queue. Its row is locked before any task of it: FOR SHARE by who pushes to it, FOR UPDATE
--- by who seals it, puts back a dead letter of it, or finishes it (advance.py).
+-- A named set of tasks of one queue. Its row is locked before any task of it, by who seals it, puts back a dead letter of
+-- it, or finishes it (advance.py). Who pushes to it shares an advisory lock, which a seal waits for (batch_push.py).
 CREATE TABLE jobq.batch (
     batch_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id    integer NOT NULL,

@@ -12,21 +12,20 @@ from typing import Any, Final
 
 import pytest
 
-from jobq.batches import BatchState, Plan, named_for_end
+from jobq.batches import BatchState, Plan
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, queue_admin, settle
 from jobq_postgres.advance import Advanced, advance
+from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.settle import Change, settling
 from tests.fork_server import forked
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
 
-_THEN: Final = Plan(
-    then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="echo then >>then")]))
-)
+_THEN: Final = Plan(then=(Task.new(command="echo then >>then").encode().decode(),))
 _WAITS: Final = """
     SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """
@@ -194,7 +193,7 @@ async def test_a_seal_waits_for_the_push_that_is_under_way(
 async def test_a_push_that_waits_for_a_seal_is_refused(queue: PostgresBackend, one: Any, two: Any) -> None:
     await queue.batches.begin("s7", _THEN)
     await one.execute("BEGIN")
-    await one.execute("SELECT FROM jobq.batch FOR UPDATE")
+    await one.execute(KEEP_PUSHES_OUT, 1)
     await one.execute("UPDATE jobq.batch SET state = 'sealed', sealed_at = now()")
     pushing = asyncio.create_task(queue.push(tasks(1, batch="s7")))
     await until_waiting(two, pushing)

@@ -186,7 +186,7 @@ async def test_each_role_does_its_own_with_batches(database: Database, roles: di
         await dead.settle(MoveToDeadLetters("failures", ""))
         await worker.redrive([dead.id])
         await worker.batches.cancel("s7")
-        assert (await take(worker)).id == "then.1"
+        assert (await take(worker)).id == "jobq.then.s7.1"
     async with as_role(database, roles["watcher"]) as watcher:
         assert (await watcher.batches.find("s7")).counts["canceled"] == 301
         assert [batch.name for batch in await watcher.batches.list("", 5)] == ["s7", "s8"]
