@@ -79,8 +79,8 @@ class BatchPush:
 def _said(batch: Batch, *, was_open: bool) -> str:
     if batch.state is BatchState.OPEN:
         return f"batch {batch.name} stays open: push more to it, then `jobq QUEUE batch seal {batch.name}`"
-    tasks = f"{batch.total} task{'' if batch.total == 1 else 's'}"
+    count = f"{batch.total} task{'' if batch.total == 1 else 's'}" if batch.counts else ""  # told to who may look
     if batch.state is BatchState.FINISHED:
-        return f"batch {batch.name} has finished: {tasks}"
-    is_sealed = "is sealed" if was_open else "was sealed before"
-    return f"batch {batch.name} {is_sealed} with {tasks}; see how far it is: jobq QUEUE batch show {batch.name}"
+        return f"batch {batch.name} has finished" + (f": {count}" if count else "")
+    is_sealed = ("is sealed" if was_open else "was sealed before") + (f" with {count}" if count else "")
+    return f"batch {batch.name} {is_sealed}; see how far it is: jobq QUEUE batch show {batch.name}"
