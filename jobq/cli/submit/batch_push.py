@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from jobq.backend import Backend
-from jobq.batches import Batch, BatchState, Plan, batches_of, named_for_end
+from jobq.batches import MOST_TEMPLATE_CHARACTERS, Batch, BatchState, Plan, batches_of, named_for_end
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask
@@ -46,6 +46,8 @@ class BatchPush:
     ) -> Self:
         """Return what the options say; the commands that are run at its end have what all tasks of the push have."""
         tasks = [options.task(command=command, batch=None) for command in then]
+        if len(template) > MOST_TEMPLATE_CHARACTERS:  # it is for people
+            template = template[: MOST_TEMPLATE_CHARACTERS - 3] + "..."
         return cls(name=name, template=template, then=tasks, stays_open=stays_open, creates=creates)
 
     async def around(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
