@@ -170,7 +170,8 @@ class Batch:
         created: when it was begun.
         sealed: when it was sealed; None = it is open.
         finished: when this round finished; None = it has not.
-        counts: of its tasks, by COUNTED: `gone` are those that were cleared, purged, or are forgotten.
+        counts: of its tasks, by COUNTED: `gone` are those that were cleared, purged, or are forgotten. Empty where a
+            service does not tell them: to who may push and not look, in the answer to what he has changed.
         rounds: those that have finished, the last ones, oldest first.
     """
 
@@ -187,7 +188,7 @@ class Batch:
 
     @property
     def total(self) -> int:
-        """How many tasks were pushed to it."""
+        """How many tasks were pushed to it, where that is told."""
         return sum(self.counts.values())
 
     @property
@@ -197,7 +198,7 @@ class Batch:
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as JSON has it, with the total."""
-        return {**asdict(self), "total": self.total}
+        return {**asdict(self), "total": self.total if self.counts else None}
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Self:

@@ -151,3 +151,11 @@ def test_a_value_of_any_shape_has_its_columns(jobq: Jobq, tmp_path: Path) -> Non
     assert pd.read_csv(tmp_path / "out.csv")["value"].tolist()[2:] == table["value"].tolist()[2:]
     columns = jobq("demo", "results", "--batch", "s7", "--columns", "id,value.a.b,nothing").objects
     assert columns[0] == {"id": "s7.0", "value.a.b": 1, "nothing": None}
+
+
+def test_a_long_command_is_shown_by_its_beginning(jobq: Jobq) -> None:
+    """What its tasks run is kept with the batch for people; a command may be longer than they read."""
+    jobq("demo", "push", "--batch", "long", "-c", f"echo {'x' * 100_000}")
+    (shown,) = jobq("demo", "batch", "show", "long", "--json").objects
+    assert (len(shown["template"]), shown["template"][:6], shown["template"][-4:]) == (4096, "echo x", "x...")
+    assert jobq.commands() == [f"echo {'x' * 100_000}"]

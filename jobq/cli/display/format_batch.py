@@ -53,7 +53,9 @@ def details(batch: Batch) -> list[tuple[str, str]]:
 
 
 def counts(batch: Batch) -> str:
-    """Return how many tasks there are, and where, leaving out what is nowhere."""
+    """Return how many tasks there are, and where, leaving out what is nowhere; "" = that is not told."""
+    if not batch.counts:
+        return ""
     return f"{batch.total}: {_counts(batch.counts)}" if batch.total else "none"
 
 

@@ -49,8 +49,9 @@ class BatchPush:
     ) -> Self:
         """Return what the options say; the commands that are run at its end have what all tasks of the push have."""
         tasks = [options.task(command=command, batch=None) for command in then]
-        shown = template[:MOST_TEMPLATE_CHARACTERS]
-        return cls(name=name, template=shown, then=tasks, notify=notify, stays_open=stays_open, creates=creates)
+        if len(template) > MOST_TEMPLATE_CHARACTERS:  # it is for people
+            template = template[: MOST_TEMPLATE_CHARACTERS - 3] + "..."
+        return cls(name=name, template=template, then=tasks, notify=notify, stays_open=stays_open, creates=creates)
 
     async def around(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
         """Begin the batch, push, and seal it; return the exit code.
@@ -84,8 +85,8 @@ class BatchPush:
 def _said(batch: Batch, *, was_open: bool) -> str:
     if batch.state is BatchState.OPEN:
         return f"batch {batch.name} stays open: push more to it, then `jobq QUEUE batch seal {batch.name}`"
-    tasks = f"{batch.total} task{'' if batch.total == 1 else 's'}"
+    count = f"{batch.total} task{'' if batch.total == 1 else 's'}" if batch.counts else ""  # told to who may look
     if batch.state is BatchState.FINISHED:
-        return f"batch {batch.name} has finished: {tasks}"
-    is_sealed = "is sealed" if was_open else "was sealed before"
-    return f"batch {batch.name} {is_sealed} with {tasks}; see how far it is: jobq QUEUE batch show {batch.name}"
+        return f"batch {batch.name} has finished" + (f": {count}" if count else "")
+    is_sealed = ("is sealed" if was_open else "was sealed before") + (f" with {count}" if count else "")
+    return f"batch {batch.name} {is_sealed}; see how far it is: jobq QUEUE batch show {batch.name}"

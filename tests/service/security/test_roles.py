@@ -9,6 +9,7 @@ from tests.service.server import HttpServer, running
 
 ROLES = {"pushes": ("enqueue",), "works": ("lease", "settle"), "counts": ("watch",), "looks": ("view",)}
 ROLES |= {"reads": ("read",), "tends": ("operate", "view")}
+_BATCH = "a batch of its owner's"
 # What each may do of what the roles are made for; nobody else may.
 COMMANDS: dict[tuple[str, ...], set[str]] = {
     ("push", "-c", "true"): {"pushes"},
@@ -19,6 +20,12 @@ COMMANDS: dict[tuple[str, ...], set[str]] = {
     ("cancel", "waits"): {"tends"},
     ("pause",): {"tends"},
     ("resume",): {"tends"},
+    ("push", "--batch", _BATCH, "-c", "true"): {"pushes"},
+    ("batch", "seal", _BATCH): {"pushes"},
+    ("batch", "list"): {"looks", "reads", "tends"},
+    ("batch", "show", _BATCH): {"looks", "reads", "tends"},
+    ("batch", "reopen", _BATCH): {"tends"},
+    ("batch", "cancel", _BATCH, "--yes"): {"tends"},
     ("clear", "--yes"): set(),
 }
 
@@ -42,11 +49,15 @@ def check(jobq: Jobq, server: HttpServer, token: dict[str, str]) -> None:
     spec = f"{server.url}/demo"
     assert server.token_file is not None
     owner = server.token_file.read_text()
-    for command, may in COMMANDS.items():
+    for number, (command, may) in enumerate(COMMANDS.items()):
         for role in ROLES:
             jobq(spec, "resume", env={"JOBQ_HTTP_TOKEN": owner})
             jobq(spec, "clear", "--yes", env={"JOBQ_HTTP_TOKEN": owner})
             jobq(spec, "push", "--id", "waits", "-c", "true", env={"JOBQ_HTTP_TOKEN": owner})
+            words = [f"{role}{number}" if word == _BATCH else word for word in command]
+            if _BATCH in command:
+                jobq(spec, "push", "--batch", f"{role}{number}", "--open", "-c", "true", env={"JOBQ_HTTP_TOKEN": owner})
             code = 0 if role in may else 3
-            said = jobq(spec, *command, env={"JOBQ_HTTP_TOKEN": token[role]}, code=code)
+            said = jobq(spec, *words, env={"JOBQ_HTTP_TOKEN": token[role]}, code=code)
             assert code == 0 or "does not permit" in said.err, (command, role, said)
+            assert "0 tasks" not in said.err, "what is not told is not taken for none"
