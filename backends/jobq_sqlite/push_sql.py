@@ -18,7 +18,7 @@ IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
 _FORGET_AT_ONCE: Final = 180
 _FORGETTING: Final = 4.0  # times what a push of many took to add them
 # Explicit numbers: SQLite's own begin again where rows are gone.
-_NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
+NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
 OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
 _IS_KNOWN: Final = "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = ? AND id = ?)"
 _FORGET: Final = "DELETE FROM task WHERE seq = ?"
@@ -85,7 +85,7 @@ def _add(
     now: Now,
 ) -> tuple[int, bool]:
     """Add those whose ids are not known; return the epoch that they are in, and whether that were all."""
-    epoch, newest = database.execute(_NEWEST).fetchone()
+    epoch, newest = database.execute(NEWEST).fetchone()
     before = database.total_changes
     database.executemany(
         "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, batch_id, params, state,"
