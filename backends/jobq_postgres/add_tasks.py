@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from jobq.errors import DuplicateTask, JobqError
@@ -52,13 +53,16 @@ NOTIFY_READY: Final = """
     SELECT pg_notify('jobq_' || queue_id, rank || ':' || $3::bigint)
     FROM unnest($1::integer[], $2::bigint[]) AS u (queue_id, rank)
 """
-OTHER_PAYLOAD: Final = """
-    SELECT u.number
-    FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
-    JOIN jobq.submission USING (queue_id, id) WHERE submission.fingerprint IS DISTINCT FROM u.fingerprint
+# Of those that are known: what has another payload, and what is so old that it is known no more.
+REFUSED: Final = """
+    SELECT * FROM (
+        SELECT u.number, submission.fingerprint IS DISTINCT FROM u.fingerprint AS is_other,
+            coalesce(ended_at < statement_timestamp() - $5::interval, false) AS is_expired
+        FROM unnest($1::integer[], $2::text[], $3::bytea[], $4::integer[]) AS u (queue_id, id, fingerprint, number)
+        JOIN jobq.submission USING (queue_id, id)) AS known
+    WHERE is_other OR is_expired
 """
-
-
+FORGET_EXPIRED: Final = "SELECT jobq.forget_expired($1, $2, $3)"
 EPOCH: Final = "SELECT jobq.current_epoch()"
 FORMER_EPOCH: Final = "JQ001"  # the statement is to be repeated
 
@@ -114,22 +118,33 @@ class Refused(Exception):
         self.errors = errors
 
 
-async def refuse_other_payloads(connection: Any, tasks: Sequence[tuple[int, NewTask]]) -> None:
-    """Raise Refused for calls that name an id that is taken by another payload.
+class Expired(Exception):
+    """Ids that are to be forgotten before they are pushed; what was added was undone."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = ids
+
+
+async def refuse_known(connection: Any, tasks: Sequence[tuple[int, NewTask]], ids_kept: timedelta) -> None:
+    """Raise Expired for ids that have ended too long ago, else Refused for calls whose ids have another payload.
 
     A statement of its own: only now does it see what another push committed while ours waited for it.
 
     Args:
         connection: of asyncpg.
         tasks: each with the number of its call.
+        ids_kept: for how long the id of a task that has ended is known.
     """
     found = await connection.fetch(
-        OTHER_PAYLOAD,
+        REFUSED,
         [task.queue for _, task in tasks],
         [task.id for _, task in tasks],
         [task.fingerprint for _, task in tasks],
         list(range(len(tasks))),
+        ids_kept,
     )
+    if expired := [tasks[row["number"]][1].id for row in found if row["is_expired"]]:
+        raise Expired(expired)
     if found:
         raise Refused({tasks[row[0]][0]: duplicate(tasks[row[0]][1].id) for row in found})
 

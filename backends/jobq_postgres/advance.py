@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from jobq.batches import BatchState, Plan, rounds_with
 from jobq.errors import MalformedTask
+from jobq.servable import IDS_KEPT
 from jobq_postgres import batch_rows
-from jobq_postgres.add_tasks import ADD_UNKNOWN, EPOCH, NewTask, columns, lowest_of
+from jobq_postgres.add_tasks import ADD_UNKNOWN, EPOCH, FORGET_EXPIRED, NewTask, columns, lowest_of
 from jobq_postgres.cancel import cancel_held
 
 _log: Final = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
     rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
     if tasks:
+        await connection.execute(FORGET_EXPIRED, queue, [task.id for task in tasks], IDS_KEPT)
         epoch = int(await connection.fetchval(EPOCH))
         new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
         for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():

@@ -5,7 +5,8 @@ batch takes it alone. It is not the lock of its row: who wants that alone is ove
 seal beside 50 who push took 20 s and more; and each of those writes to the row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -19,7 +20,7 @@ from jobq_postgres.add_tasks import (
     columns,
     copy,
     lowest_of,
-    refuse_other_payloads,
+    refuse_known,
 )
 
 if TYPE_CHECKING:
@@ -34,20 +35,25 @@ KEEP_PUSHES_OUT: Final = f"SELECT pg_advisory_xact_lock({_LOCK}, $1)"
 NONE_PUSHES: Final = f"pg_try_advisory_xact_lock({_LOCK}, batch_id)"
 # A statement of its own: only now does it see what a seal has committed while ours waited for it.
 STATES: Final = "SELECT batch_id, name, state FROM jobq.batch WHERE batch_id = ANY ($1::integer[])"
-KNOWN: Final = "SELECT id FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[])"
+KNOWN: Final = """
+    SELECT id FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[])
+    AND (ended_at < statement_timestamp() - $3::interval) IS NOT TRUE
+"""
 
 
-async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]], ids_kept: timedelta) -> dict[int, int]:
     """Add tasks of batches, and with params, in one transaction.
 
     Args:
         connection: of asyncpg.
         tasks: each with the number of its call.
+        ids_kept: for how long the id of a task that has ended is known.
 
     Returns:
         What became ready, by rank.
 
     Raises:
+        Expired: see `refuse_known`.
         Refused: of calls with a new task whose batch takes none, or with an id that is another task's.
     """
     queue = tasks[0][1].queue
@@ -58,11 +64,12 @@ async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]]) -> d
         numbers = {name: row["batch_id"] for name, row in held.items() if row["state"] == BatchState.OPEN}
         closed = [each for each in tasks if each[1].batch is not None and each[1].batch not in numbers]
         if closed:
-            await _refuse_new(connection, queue, closed, {name: row["state"] for name, row in held.items()})
+            known = {row[0] for row in await connection.fetch(KNOWN, queue, [task.id for _, task in closed], ids_kept)}
+            _refuse_new(known, closed, {name: row["state"] for name, row in held.items()})
         taken = [task for _, task in tasks if task.batch is None or task.batch in numbers]
         ordered = list({task.id: task for task in reversed(taken)}.values())[::-1]
         lowest = await _add(connection, ordered, numbers)
-        await refuse_other_payloads(connection, tasks)
+        await refuse_known(connection, tasks, ids_kept)
     return lowest
 
 
@@ -76,11 +83,8 @@ async def _add(connection: Any, tasks: Sequence[NewTask], numbers: Mapping[str, 
     return lowest_of(await connection.fetch(ADD_UNKNOWN_TO_BATCHES, *columns(tasks), *more))
 
 
-async def _refuse_new(
-    connection: Any, queue: int, tasks: Sequence[tuple[int, NewTask]], states: Mapping[str, str]
-) -> None:
+def _refuse_new(known: Collection[str], tasks: Sequence[tuple[int, NewTask]], states: Mapping[str, str]) -> None:
     """Refuse the calls of tasks that are not known (S8); nobody else adds one, as long as their batches are held."""
-    known = {row[0] for row in await connection.fetch(KNOWN, queue, [task.id for _, task in tasks])}
     refused: dict[int, JobqError] = {}
     for number, task in tasks:
         if task.id not in known and task.batch is not None:

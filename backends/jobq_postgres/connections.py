@@ -16,6 +16,7 @@ from jobq_postgres.advance import Advanced
 from jobq_postgres.advancing import Advancing
 from jobq_postgres.claimer import Claimer
 from jobq_postgres.errors import NoAnswer
+from jobq_postgres.forgetting import ids_kept
 from jobq_postgres.group_commit import Group
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.push import GroupPush, PushCall
@@ -64,7 +65,7 @@ class Connections:
         self._leases = Lane(server, "lease")
         self._to_notify: dict[int, int] = {}
         self._notifying = False  # a job that notifies waits for its turn
-        self.pusher = GroupPush()
+        self.pusher = GroupPush(ids_kept(keep))
         self._push = Group[PushCall](self._pushes, self.pusher.push)
         self._verbs = {verb: self._group(verb) for verb in _STATEMENTS}
 

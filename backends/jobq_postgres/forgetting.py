@@ -13,20 +13,26 @@ from jobq_postgres.settle import TELL_GONE
 _PAUSE_SECONDS: Final = 60.0
 _FORGOTTEN_AT_ONCE: Final = 1000
 
+# Both wait for nobody: a push that forgets some of these itself (jobq.forget_expired) has another order.
 FORGET_ATTEMPTS: Final = f"""
     WITH gone AS (DELETE FROM jobq.attempt WHERE (queue_id, id, attempt) IN (
         SELECT queue_id, id, attempt FROM jobq.attempt
         WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval ORDER BY ended_at
-        LIMIT {_FORGOTTEN_AT_ONCE}) RETURNING 1)
+        LIMIT {_FORGOTTEN_AT_ONCE} FOR UPDATE SKIP LOCKED) RETURNING 1)
     SELECT count(*) FROM gone
 """  # noqa: S608 - constants of ours
 FORGET: Final = f"""
     WITH gone AS (DELETE FROM jobq.submission WHERE (queue_id, id) IN (
         SELECT queue_id, id FROM jobq.submission WHERE queue_id = $1 AND ended_at < statement_timestamp() - $2::interval
-        ORDER BY ended_at LIMIT {_FORGOTTEN_AT_ONCE}) RETURNING queue_id, batch_id),
+        ORDER BY ended_at LIMIT {_FORGOTTEN_AT_ONCE} FOR UPDATE SKIP LOCKED) RETURNING queue_id, batch_id),
     {TELL_GONE.strip()}
     SELECT count(*) FROM gone
 """  # noqa: S608 - as above
+
+
+def ids_kept(keep: timedelta | None) -> timedelta:
+    """Return for how long the id of a task that has ended is known, by how long the journal keeps it."""
+    return max(IDS_KEPT, keep or IDS_KEPT)
 
 
 class Forgetting:
@@ -39,7 +45,7 @@ class Forgetting:
 
     def __init__(self, keep: timedelta | None, most_bytes: int) -> None:
         self._keep = keep
-        self._ids_kept = max(IDS_KEPT, keep or IDS_KEPT)
+        self._ids_kept = ids_kept(keep)
         self._trimming = JournalRetention(most_bytes)
         self._last = -math.inf  # with the first sweep: many a worker ends within a minute
 

@@ -13,6 +13,7 @@ process share a commit; many processes that push one task each get in each other
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -23,18 +24,20 @@ from jobq_postgres.add_tasks import (
     ADD_UNKNOWN,
     COPY_FROM,
     EPOCH,
+    FORGET_EXPIRED,
     FORMER_EPOCH,
+    Expired,
     NewTask,
     Refused,
     columns,
     copy,
     duplicate,
     lowest_of,
-    refuse_other_payloads,
+    refuse_known,
 )
 from jobq_postgres.batch_push import add_to_batches
 
-_Adding = Callable[[Any, list[tuple[int, NewTask]]], Awaitable[dict[int, int]]]
+_Adding = Callable[[Any, list[tuple[int, NewTask]], timedelta], Awaitable[dict[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,16 @@ def call_of(tasks: Sequence[NewTask]) -> PushCall:
 class GroupPush:
     """Adds tasks for one process.
 
+    Args:
+        ids_kept: for how long the id of a task that has ended is known.
+
     Attributes:
         epoch: in which tasks are pushed now, as a rule: who encodes them so saves doing it twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ids_kept: timedelta) -> None:
         self.epoch = 0
+        self._ids_kept = ids_kept
         self._has_looked = False
 
     async def push(self, connection: Any, calls: Sequence[PushCall]) -> list[object]:
@@ -88,7 +95,10 @@ class GroupPush:
             await self._look(connection)
         while True:
             try:
-                return await add(connection, [(number, task.in_epoch(self.epoch)) for number, task in tasks])
+                encoded = [(number, task.in_epoch(self.epoch)) for number, task in tasks]
+                return await add(connection, encoded, self._ids_kept)
+            except Expired as expired:
+                await connection.execute(FORGET_EXPIRED, tasks[0][1].queue, expired.ids, self._ids_kept)
             except asyncpg.PostgresError as error:
                 if error.sqlstate != FORMER_EPOCH:
                     raise
@@ -117,7 +127,7 @@ def _agreeing(calls: Sequence[PushCall], answered: Mapping[int, object]) -> list
     return together
 
 
-async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, int]:
+async def _add(connection: Any, tasks: list[tuple[int, NewTask]], ids_kept: timedelta) -> dict[int, int]:
     ordered = list({task.id: task for _, task in reversed(tasks)}.values())[::-1]
     try:  # nearly always all are new: then one statement does it, or COPY
         if len(ordered) >= COPY_FROM and all(task.not_before is None for task in ordered):
@@ -130,5 +140,5 @@ async def _add(connection: Any, tasks: list[tuple[int, NewTask]]) -> dict[int, i
         pass
     async with connection.transaction():
         rows = await connection.fetch(ADD_UNKNOWN, *columns(ordered))
-        await refuse_other_payloads(connection, tasks)
+        await refuse_known(connection, tasks, ids_kept)
     return lowest_of(rows)

@@ -254,6 +254,20 @@ ALTER TABLE jobq.submission
     ADD COLUMN batch_id integer,
     ADD COLUMN params   text;                     -- JSON in ASCII, which holds no NUL
 
+-- An id whose time is over is a new one to a push. With the owner's rights: who pushes may forget nothing else.
+CREATE FUNCTION jobq.forget_expired(queue integer, ids text[], kept interval) RETURNS void
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+    WITH held AS MATERIALIZED (
+        SELECT queue_id, id FROM jobq.submission WHERE queue_id = queue AND id = ANY (ids)
+        AND ended_at < statement_timestamp() - greatest(kept, '30 days') ORDER BY id COLLATE "C" FOR UPDATE),
+    gone AS (
+        DELETE FROM jobq.submission USING held WHERE submission.queue_id = held.queue_id AND submission.id = held.id
+        RETURNING submission.queue_id, submission.id, submission.batch_id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id)
+    INSERT INTO jobq.outbox (queue_id, batch_id, gone)
+    SELECT queue_id, batch_id, count(*) FROM gone WHERE batch_id IS NOT NULL GROUP BY queue_id, batch_id
+$$;
+
 -- What follows is for later, and here so that workers stop once: nothing reads or writes it yet. Tasks that wait for
 -- others or for a place of a limit, what a dead letter came of, and what a task asks of a machine.
 CREATE TABLE jobq.named_limit (

@@ -1,5 +1,6 @@
 """The embedded queue behind the backend protocol: one file, several processes, group commit, leases by boot time."""
 
+import math
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
@@ -57,6 +58,7 @@ class SqliteBackend:
     ) -> None:
         self.name = name
         self._keep = None if keep is None else keep.total_seconds()
+        self._ids_kept = max(push_sql.IDS_KEPT_SECONDS, self._keep or 0.0)
         self._file = file
         self._connect = connect
         self._most_bytes = most_bytes
@@ -151,7 +153,7 @@ class SqliteBackend:
             connection, queue = await self._linked()
             with self._looked_up_again():
                 self._epoch = await connection.submit(
-                    lambda database, now: push_sql.push(database, queue, rows, now, self._keep),
+                    lambda database, now: push_sql.push(database, queue, rows, now, self._keep, self._ids_kept),
                     may_undo=True,
                     unknown=lambda text: PushUnknown(text, ids),
                 )
@@ -223,6 +225,10 @@ class SqliteBackend:
     def _wake(self) -> None:
         if self._receiver is not None:
             self._receiver.wake()
+
+    def keep_ids(self) -> None:
+        """Know the ids of tasks that are done for as long as the file is there."""
+        self._ids_kept = math.inf
 
     def has_one_user(self) -> None:
         """Expect no other process in the file, before it is opened: a write that waits for nobody needs no thread."""

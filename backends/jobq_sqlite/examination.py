@@ -7,6 +7,7 @@ from typing import Final
 
 from jobq.examination import Finding, Verdict
 from jobq_sqlite.private_file import opened_by_others
+from jobq_sqlite.same_file import other_name
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 # Whose locks and shared memory are not those of one machine, which write-ahead logging needs (sqlite.org/wal.html).
@@ -32,7 +33,7 @@ def _all(path: Path) -> list[Finding]:
     is_shared = kind in _SHARED or kind.startswith("fuse.")
     advice = "keep the file on a disk of this machine; for several machines there is `jobq serve`" if is_shared else ""
     is_full = room < _ROOM_BYTES
-    others = opened_by_others(path)
+    others, other = opened_by_others(path), other_name(path)
     return [
         Finding(
             what="the file system",
@@ -51,6 +52,12 @@ def _all(path: Path) -> list[Finding]:
             found="no" if others else "yes",
             verdict=Verdict.DIFFERS if others else Verdict.OK,
             advice="; ".join(others),
+        ),
+        Finding(
+            what="the file has one name",
+            found="no" if other else "yes",
+            verdict=Verdict.DIFFERS if other else Verdict.OK,
+            advice=other or "",
         ),
     ]
 

@@ -18,7 +18,7 @@ from jobq_sqlite import forked, private_file
 from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock
 from jobq_sqlite.host import BootedHost
-from jobq_sqlite.same_file import SameFile
+from jobq_sqlite.same_file import SameFile, other_name
 from jobq_sqlite.task_sql import Now
 
 SCHEMA_VERSION: Final = 11
@@ -137,6 +137,8 @@ class StoreFile:
         else:
             if not stat.S_ISREG(kind):
                 raise StoreUnusable(f"{self.path} is not a file; name a file, such as {self.path / 'jobs.db'}")
+            if (wrong := other_name(self.path)) is not None:
+                raise StoreUnusable(wrong)
 
     def _prepare_patiently(self, database: sqlite3.Connection, *, create: bool) -> None:
         # SQLite's busy time-out does not hold while others make the file (the switch to its log, a journal left hot).

@@ -14,14 +14,15 @@ from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
 from jobq_sqlite.task_sql import Now, confirm
 
-_IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
+IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
 _FORGET_AT_ONCE: Final = 180
 _FORGETTING: Final = 4.0  # times what a push of many took to add them
 # Explicit numbers: SQLite's own begin again where rows are gone.
-_NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
+NEWEST: Final = "SELECT epoch, max(newest_gone, coalesce((SELECT max(seq) FROM task), 0)) FROM host"
 OLD: Final = "SELECT seq FROM task WHERE queue_id = ? AND state = 'done' AND finished_at < ? LIMIT ?"
 _IS_KNOWN: Final = "SELECT EXISTS (SELECT 1 FROM task WHERE queue_id = ? AND id = ?)"
 _FORGET: Final = "DELETE FROM task WHERE seq = ?"
+_FORGET_EXPIRED: Final = "DELETE FROM task WHERE queue_id = ? AND id = ? AND state = 'done' AND finished_at < ?"
 
 
 class NewRow(NamedTuple):
@@ -33,7 +34,12 @@ class NewRow(NamedTuple):
 
 
 def push(
-    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], now: Now, keep: float | None = _IDS_KEPT_SECONDS
+    database: sqlite3.Connection,
+    queue: int,
+    rows: Sequence[NewRow],
+    now: Now,
+    keep: float | None = IDS_KEPT_SECONDS,
+    ids_kept: float = IDS_KEPT_SECONDS,
 ) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
@@ -43,28 +49,27 @@ def push(
         rows: what to add.
         now: the time.
         keep: for how many seconds the journal keeps what has ended; None = there is none.
+        ids_kept: for how many seconds the id of a task that is done is known.
 
     Returns:
         The epoch that they were pushed in, which the next ones had best be encoded with.
     """
     confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
-    epoch, newest = database.execute(_NEWEST).fetchone()
-    numbers = _batches(database, queue, rows)
-    began, before = time.monotonic(), database.total_changes
-    database.executemany(
-        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, batch_id, params, state,"
-        " available_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [(seq, *_columns(queue, row, epoch, numbers, now)) for seq, row in enumerate(rows, newest + 1)],
-    )
-    if database.total_changes - before != len(rows):
+    expired = now.wall - ids_kept
+    numbers = _batches(database, queue, rows, expired)
+    began = time.monotonic()
+    epoch, are_new = _add(database, queue, rows, numbers, now)
+    if not are_new:
+        if _forget_expired(database, queue, rows, expired):
+            epoch, _ = _add(database, queue, rows, numbers, now)
         _refuse_other_payloads(database, queue, rows)
     most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
-    old = database.execute(OLD, (queue, now.wall - max(_IDS_KEPT_SECONDS, keep or 0.0), most)).fetchall()
+    old = database.execute(OLD, (queue, expired, most)).fetchall()
     until = max(now.bulk_until, time.monotonic() + _FORGETTING * (time.monotonic() - began))
     some(old, lambda row: database.execute(_FORGET, row), until)
     if keep is not None:
         journal_writer.forget(database, queue, now.wall - keep, until, 2 * most)
-    return int(epoch)
+    return epoch
 
 
 def params_of(stored: str | None) -> dict[str, str | int | float]:
@@ -72,7 +77,34 @@ def params_of(stored: str | None) -> dict[str, str | int | float]:
     return {} if stored is None else json.loads(stored)
 
 
-def _batches(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> dict[str | None, int | None]:
+def _add(
+    database: sqlite3.Connection,
+    queue: int,
+    rows: Sequence[NewRow],
+    numbers: Mapping[str | None, int | None],
+    now: Now,
+) -> tuple[int, bool]:
+    """Add those whose ids are not known; return the epoch that they are in, and whether that were all."""
+    epoch, newest = database.execute(NEWEST).fetchone()
+    before = database.total_changes
+    database.executemany(
+        "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, batch_id, params, state,"
+        " available_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
+        [(seq, *_columns(queue, row, epoch, numbers, now)) for seq, row in enumerate(rows, newest + 1)],
+    )
+    return int(epoch), database.total_changes - before == len(rows)
+
+
+def _forget_expired(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], before: float) -> bool:
+    """Forget those of the ids whose time is over, which the forgetting has not come to yet; return whether any was."""
+    changes = database.total_changes
+    database.executemany(_FORGET_EXPIRED, [(queue, row.task.id, before) for row in rows])
+    return database.total_changes > changes
+
+
+def _batches(
+    database: sqlite3.Connection, queue: int, rows: Sequence[NewRow], expired: float
+) -> dict[str | None, int | None]:
     """Return the numbers of the batches that are named; raises BatchNotFound, BatchSealed for a new task of one."""
     numbers: dict[str | None, int | None] = {None: None}
     for name in {row.task.batch for row in rows} - {None}:
@@ -83,11 +115,9 @@ def _batches(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -
         numbers[name] = None if found is None else found[0]
         if found is not None and found[1] == BatchState.OPEN:
             continue
-        if any(
-            database.execute(_IS_KNOWN, (queue, row.task.id)).fetchone() == (0,)
-            for row in rows
-            if row.task.batch == name
-        ):
+        members = [row for row in rows if row.task.batch == name]
+        _forget_expired(database, queue, members, expired)
+        if any(database.execute(_IS_KNOWN, (queue, row.task.id)).fetchone() == (0,) for row in members):
             raise missing(name) if found is None else sealed(name, BatchState(found[1]))
     return numbers
 

@@ -11,6 +11,7 @@ from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
+from jobq_sqlite.push_sql import NEWEST
 from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now, confirm
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
@@ -168,7 +169,10 @@ def dead_page(
 
 
 def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:
-    """Put a dead letter back with a raised epoch (S3); bytes that are no task go back as they are."""
+    """Put a dead letter back with a raised epoch (S3); bytes that are no task go back as they are.
+
+    It is the newest task then: a clear that began before leaves it alone.
+    """
     confirm(database, queue)
     row = database.execute(
         "SELECT seq, body, deliveries FROM task WHERE queue_id = ? AND id = ? AND state = 'dead'", (queue, id_)
@@ -180,11 +184,13 @@ def redrive(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> boo
     with contextlib.suppress(MalformedTask):  # goes back as it is: the next worker may be newer and able to read it
         task = Task.decode(bytes(body)).redriven(deliveries=deliveries)
         epoch, body = task.epoch, task.encode()
+    (_, newest) = database.execute(NEWEST).fetchone()
     database.execute(
-        "UPDATE task SET state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?), finished_at = NULL,"
-        " reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
-        (now.wall, body, epoch, seq),
+        "UPDATE task SET seq = ?, state = 'ready', available_at = ?, body = ?, epoch = max(epoch, ?),"
+        " finished_at = NULL, reason = NULL, description = NULL, cancel_requested = 0 WHERE seq = ?",
+        (newest + 1, now.wall, body, epoch, seq),
     )
+    database.execute("UPDATE attempt SET seq = ? WHERE seq = ?", (newest + 1, seq))
     return True
 
 

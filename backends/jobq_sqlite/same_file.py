@@ -5,10 +5,13 @@ the path then finds another queue: what the former is sent reaches nobody, and i
 """
 
 import os
+import shlex
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jobq.errors import StoreUnusable
 from jobq_sqlite.errors import StoreReplaced
 
 _BESIDE: Final = ("-wal", "-shm")  # SQLite's log and its index; both stand there while anyone has the file open
@@ -32,6 +35,7 @@ class SameFile:
         self._is_nameless = False
         self._marks: tuple[_Mark | None, ...] = ()
         self._changed: tuple[int, int] = (0, 0)  # length, and time of the latest write
+        self._links = 1
 
     def remember(self, database: sqlite3.Connection) -> None:
         """Take what stands there now for what this connection has open; it has read, so that all of it stands there."""
@@ -52,9 +56,11 @@ class SameFile:
             raise self._replaced("is another file than was opened")
 
     def check(self, database: sqlite3.Connection) -> None:
-        """Raise StoreReplaced for a connection whose file is no longer there, or is another one."""
+        """Raise StoreReplaced for a connection whose file is no longer there or is another one, and refuse a link."""
         changed = self._changed
         self.confirm()
+        if self._links > 1:
+            raise StoreUnusable(_linked(self._path))
         if self._changed != changed:
             # Written past the log: by SQLite, which moves the log's pages there, or by a copy over it. What was read
             # before says nothing of a copy.
@@ -85,6 +91,7 @@ class SameFile:
             if not found.st_size:
                 raise self._replaced("is empty")
             self._changed = found.st_size, found.st_mtime_ns
+            self._links = found.st_nlink
         return tuple(
             None if each is None else _Mark(each.st_dev, each.st_ino) for each in (found, *map(_stat, self._beside))
         )
@@ -95,6 +102,52 @@ class SameFile:
             " it is kept. Start again; to put a backup in its place, stop all that use it first and take its -wal and"
             " -shm away with it"
         )
+
+
+def other_name(path: Path) -> str | None:
+    """Return what is wrong where a file may have another name, with what to do; None = it has one, or is not there.
+
+    Each name has a log and locks of its own (sqlite.org/howtocorrupt.html, 2.5): who opens one sees nothing of what
+    others do by the other, takes what they have leased (S3), and writes over what they were acknowledged (S1).
+    """
+    found, target = _stat(str(path)), path.resolve()
+    if found is None:
+        return None
+    if found.st_nlink > 1:
+        return _linked(path)
+    if _mount(target) == _mount(target.parent):
+        return None
+    return (
+        f"{path} is mounted alone, without its folder: whoever opens it elsewhere has another log, so that tasks are"
+        " lost and run twice. Mount the folder that it lies in (docker run -v FOLDER:/data, not FOLDER/queues.db:...)"
+    )
+
+
+def _linked(path: Path) -> str:
+    where = shlex.quote(str(path))
+    return (
+        f"{path} has another name, a hard link, and each has a log of its own: who opens both loses tasks and"
+        f" runs them twice. Remove the other one (find / -samefile {where}); copy it by: sqlite3 {where}"
+        ' ".backup copy.db"'
+    )
+
+
+def _mount(path: Path) -> str | None:
+    """Return which mount a path is on (proc(5)); the device says it not. None where nobody tells."""
+    if sys.platform != "linux":
+        return None
+    try:
+        # No file is opened by that: closing one would let go of the locks that SQLite has on it in this process.
+        descriptor = os.open(path, os.O_PATH)
+    except OSError:
+        return None
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return next((line for line in lines if line.startswith("mnt_id:")), None)
 
 
 def is_kept(path: Path, file: Path) -> bool:

@@ -38,6 +38,8 @@ _BACK: Final = f"{_SETTLE} state = ?, available_at = coalesce(?, available_at), 
 _DEAD_LETTER: Final = (
     f"{_SETTLE} state = 'dead', cancel_requested = 0, finished_at = ?, reason = ?, description = ? {_WHERE_OURS}"
 )
+# By its id: who has put it back as a dead letter has given it another number.
+_SETTLED: Final = "SELECT settlements FROM queue CROSS JOIN task USING (queue_id) WHERE id = ?"
 # Begins the name of a queue that was deleted, which no spec can name: its row stays, for another queue with its number
 # would get what those push and take who have not heard of it.
 DELETED: Final = "deleted "
@@ -304,8 +306,8 @@ def settle(
                 _fenced(database, row, now, _BACK, (said, *place, body))
     except LockLost:
         # S5: the same settle again is answered like the first, without a second effect.
-        found = database.execute("SELECT settlements FROM task WHERE seq = ?", (row.seq,)).fetchone()
-        if found is None or f"{row.receipt} {said};" not in found[0]:
+        found = database.execute(_SETTLED, (row.id,)).fetchall()
+        if not any(f"{row.receipt} {said};" in settlements for (settlements,) in found):
             raise
         return
     if journaled:

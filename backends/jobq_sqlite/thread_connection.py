@@ -15,10 +15,10 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from jobq.errors import BackendUnavailable, JobqError
+from jobq.errors import BackendUnavailable, JobqError, StoreUnusable
 from jobq_sqlite import transaction
 from jobq_sqlite.connection import SqliteConnection
-from jobq_sqlite.errors import StoreReplaced, translate
+from jobq_sqlite.errors import translate
 from jobq_sqlite.open_file import OpenFile
 from jobq_sqlite.task_sql import Now
 from jobq_sqlite.transaction import GAP_SECONDS, Operation, Work
@@ -197,7 +197,7 @@ class ThreadConnection(SqliteConnection):
         try:
             self.file.now(database)
             (now,) = database.execute("PRAGMA data_version").fetchone()
-        except StoreReplaced:
+        except StoreUnusable:
             self._call_on_loop(self._on_foreign_write)  # who waits asks, and hears it
             return seen
         except sqlite3.Error:

@@ -78,7 +78,7 @@ def test_a_look_at_the_embedded_queue_changes_nothing(jobq: Jobq) -> None:
     before = jobq("demo", "peek", "--json").out
     result = jobq("demo", "check", "--look")
     assert {line.split()[0] for line in result.lines} == {"ok"}
-    assert result.err.splitlines() == ["6 things looked at, 0 to see to"]
+    assert result.err.splitlines() == ["7 things looked at, 0 to see to"]
     assert jobq("demo", "peek", "--json").out == before
     jobq.file.chmod(0o644)
     result = jobq("demo", "check", "--look", code=1)

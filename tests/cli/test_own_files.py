@@ -19,6 +19,7 @@ def test_a_health_file_is_not_put_in_the_place_of_the_queue(jobq: Jobq) -> None:
     for place in (jobq.file, jobq.folder / "link", jobq.folder / "hard", f"{jobq.file}-wal"):
         refused = jobq("demo", "worker", env={"JOBQ_HEALTH_FILE": str(place)}, code=3).err
         assert f"JOBQ_HEALTH_FILE={place} is the queue's own file, which it would destroy; name another" in refused
+    (jobq.folder / "hard").unlink()
     assert jobq.commands() == ["true"]
 
 

@@ -46,6 +46,7 @@ def test_s1_what_the_parent_has_open_is_refused_under_each_of_its_names(tmp_path
         (tmp_path / "hard.db").hardlink_to(tmp_path / "jobs.db")
         for name in ("jobs.db", "link.db", "hard.db"):
             _in_a_child(lambda name=name: _is_refused(f"sqlite://{tmp_path}/{name}/demo"))  # type: ignore[misc] # a default
+        (tmp_path / "hard.db").unlink()
         _in_a_child(lambda: _in_a_child(lambda: _is_refused(spec)))  # nor a grandchild
         _in_a_child(lambda: _pushes(f"sqlite://{tmp_path}/other.db/demo"))
         assert queue.stats().visible == 1

@@ -34,6 +34,8 @@ class _Private(Protocol):
 
     async def go_nameless(self) -> None: ...
 
+    def keep_ids(self) -> None: ...
+
 
 @asynccontextmanager
 async def temporary_queue(settings: Settings) -> AsyncIterator[Backend]:
@@ -117,6 +119,8 @@ class NamedRun:
                     )
             self._again = again
             await self._mark(reads_input=reads_input)
+            assert isinstance(backend, _Private)
+            backend.keep_ids()  # however late it is resumed
             await backend.create()
             yield backend
 

@@ -55,9 +55,9 @@ class EmptyQueue:
         self._last_end = self._clock.boottime()
 
     @property
-    def is_expected(self) -> bool:
-        """Whether a task is still to come again."""
-        return bool(self._due)
+    def expected_until(self) -> float:
+        """Boottime in seconds until which a task may still come again."""
+        return max(self._due.values(), default=-math.inf) + _LATE
 
     def expect(self, task_id: str, seconds: float) -> None:
         """Note that a task comes again after so long; a service may count in whole seconds, rounded up."""

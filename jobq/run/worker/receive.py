@@ -40,7 +40,7 @@ class Receiving:
         events: where refusals are published.
         free: returns how many slots are free now.
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
-        comes_back: whether a task that this worker gave back is still to come.
+        expected_until: boottime in seconds until which a task that this worker gave back may still come.
         chance: spreads the pauses of many workers.
         outage: what else the service does not answer; None = nothing else is asked.
     """
@@ -55,7 +55,7 @@ class Receiving:
         events: Events,
         free: Callable[[], int],
         attempts: "set[asyncio.Task[Any]]",
-        comes_back: Callable[[], bool],
+        expected_until: Callable[[], float],
         chance: random.Random,
         outage: Outage | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Receiving:
         self._events = events
         self._free = free
         self._attempts = attempts
-        self._comes_back = comes_back
+        self._expected_until = expected_until
         self._chance = chance
         self._outage = outage or Outage(clock, f"queue {backend.name}")
         self._was_served = False
@@ -171,9 +171,8 @@ class Receiving:
     async def _worked_off(self) -> None:
         """Return when the last attempt has ended: an empty queue may now be a finished one."""
         await asyncio.wait(self._attempts)
-        if self._comes_back():
-            # A task granted at the very instant at which a receive is cut short has cost a delivery for nothing.
-            await asyncio.Event().wait()
+        # A task granted at the very instant at which a receive is cut short has cost a delivery for nothing.
+        await self._clock.sleep_until(self._expected_until())
 
     async def _pause(self, seconds: float) -> None:
         await first_of(self._clock.sleep_until(self._clock.boottime() + seconds), self._stopping.receiving.wait())

@@ -237,7 +237,7 @@ class Worker:
             events=self._events,
             free=lambda: int(min(self._free, self._left)),
             attempts=self._attempts,
-            comes_back=lambda: self._empty.is_expected,
+            expected_until=lambda: self._empty.expected_until,
             chance=self._host.chance,
             outage=supervisor.outage,
         )

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -34,6 +35,20 @@ def test_named_file_runs_each_line_once(jobq: Jobq) -> None:
     assert "4 lines were queued before with other options" in result.err
     assert "0 done, 1 failed" in jobq(*named, "--resume-failed", code=1).err
     assert (jobq.folder / "runs").read_text() == "1\n2\n4\n"
+
+
+def test_what_was_done_months_ago_is_not_done_again(jobq: Jobq) -> None:
+    """Its ids were forgotten after 30 days."""
+    (jobq.folder / "commands").write_text("echo 1 >> runs\necho 2 >> runs\n")
+    named = ("run", "--queue-file", "queue", "--resume", "commands")
+    jobq(*named)
+    with closing(sqlite3.connect(jobq.folder / "queue", isolation_level=None)) as database:
+        database.execute("UPDATE task SET finished_at = finished_at - 100 * 86400")
+    for more in ("3", "4"):
+        with (jobq.folder / "commands").open("a") as commands:
+            commands.write(f"echo {more} >> runs\n")
+        assert "1 done" in jobq(*named).err
+    assert (jobq.folder / "runs").read_text() == "1\n2\n3\n4\n"
 
 
 @pytest.mark.parametrize("option", ["--resume", "--resume-failed"])

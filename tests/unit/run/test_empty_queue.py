@@ -25,6 +25,18 @@ async def test_what_was_put_back_is_waited_for_in_whole_seconds() -> None:
     assert await queue.is_worked_off(receiving, empty=True, looked_at=4.1)
 
 
+def test_what_has_not_come_when_it_was_due_is_expected_no_longer() -> None:
+    """Somebody else has it: it was pushed anew, or deleted."""
+    clock: Any = SimpleNamespace(boottime=lambda: 100.0)
+    queue = EmptyQueue(None, clock, cast("Any", None), (), lambda _: None)
+    assert queue.expected_until < 0
+    queue.expect("lost", 10.0)
+    queue.expect("put back", 0.0)
+    assert queue.expected_until == 112.0
+    queue.came("lost")
+    assert queue.expected_until == 101.0
+
+
 class _Paused:
     """A queue whose mark a test sets; "?" = nobody answers."""
 

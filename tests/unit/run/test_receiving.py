@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from random import Random
@@ -45,7 +46,12 @@ class _Broker:
         return self.counts
 
 
-def _receiving(broker: Any, clock: VirtualClock) -> Receiving:
+def _receiving(
+    broker: Any,
+    clock: VirtualClock,
+    attempts: "set[asyncio.Task[Any]] | None" = None,
+    expected_until: float = -math.inf,
+) -> Receiving:
     return Receiving(
         broker,
         broker.receive,
@@ -53,8 +59,8 @@ def _receiving(broker: Any, clock: VirtualClock) -> Receiving:
         stopping=Stopping(),
         events=Events(),
         free=lambda: 1,
-        attempts=set(),
-        comes_back=lambda: False,
+        attempts=set() if attempts is None else attempts,
+        expected_until=lambda: expected_until,
         chance=Random(18),
     )
 
@@ -134,6 +140,29 @@ async def test_s1_a_receive_that_is_answered_as_it_is_cancelled_hands_its_tasks_
         await asyncio.sleep(0)
     receiving._stopping.stop("the test says so")
     assert await work == [granted]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 7.0])
+async def test_a_long_receive_is_cut_short_once_nothing_is_to_come_back(seconds: float) -> None:
+    """It went on to its end, and the idle time-out began only then, for a task whose lease was lost long before."""
+
+    class Hanging(_Broker):
+        async def receive(self, _most: int, _lease: timedelta, _wait: timedelta) -> list[Delivery]:
+            self.asked += 1
+            return await asyncio.Event().wait()  # type: ignore[return-value] # never
+
+    clock, broker = VirtualClock(), Hanging()
+    attempt = asyncio.create_task(asyncio.sleep(0))
+    until = clock.boottime() + seconds
+    receiving = _receiving(broker, clock, {attempt}, until)
+    work = asyncio.create_task(receiving.receive(_LEASE, timedelta(seconds=20)))
+    if seconds > 0:
+        while until not in clock.sleeping_until:
+            await asyncio.sleep(0)
+        await clock.advance(seconds - 0.1)
+        assert not work.done(), "what comes back now may be granted"
+        await clock.advance(0.1)
+    assert await work is None
 
 
 async def test_what_nobody_counts_is_not_bare() -> None:
