@@ -10,6 +10,7 @@ batches first, in the order of their numbers, and then tasks, in that of `seq`.
 """
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,11 +26,11 @@ ROWS_AT_ONCE: Final = 1000  # of the outbox
 TASKS_AT_ONCE: Final = 500  # that one step cancels
 
 TAKE: Final = f"""
-    SELECT n, batch_id, gone FROM jobq.outbox WHERE queue_id = $1 AND ($2::integer IS NULL OR batch_id = $2)
+    SELECT n, batch_id, gone, (SELECT state FROM jobq.batch WHERE batch.batch_id = outbox.batch_id) AS state
+    FROM jobq.outbox WHERE queue_id = $1 AND ($2::integer IS NULL OR batch_id = $2)
     ORDER BY n LIMIT {ROWS_AT_ONCE} FOR UPDATE SKIP LOCKED
 """  # noqa: S608 - a constant of ours; so below
 TELL: Final = "INSERT INTO jobq.outbox (queue_id, batch_id) VALUES ($1, $2)"
-STATES: Final = "SELECT batch_id, state FROM jobq.batch WHERE batch_id = ANY ($1::integer[])"
 HOLD: Final = """
     SELECT batch_id, name, state, round, is_canceled, plan, rounds FROM jobq.batch
     WHERE batch_id = ANY ($1::integer[]) ORDER BY batch_id FOR UPDATE SKIP LOCKED
@@ -81,10 +82,11 @@ async def advance(connection: Any, queue: int, batch: int | None = None) -> Adva
         rows = await connection.fetch(TAKE, queue, batch)
         if not rows:
             return done
-        numbers = sorted({row["batch_id"] for row in rows})
-        gone = {number: sum(row["gone"] for row in rows if row["batch_id"] == number) for number in numbers}
-        # A batch that is open now is not held: its seal leaves a row of its own. One that is not there is forgotten.
-        states = {row[0]: row[1] for row in await connection.fetch(STATES, numbers)}
+        gone = Counter[int]()
+        for row in rows:
+            gone[row["batch_id"]] += row["gone"]
+        # A batch that was open then is not held: its seal leaves a row of its own. One that was not there is forgotten.
+        states = {row["batch_id"]: row["state"] for row in rows if row["state"] is not None}
         wanted = [number for number, state in states.items() if state == BatchState.SEALED or gone[number]]
         held = await connection.fetch(HOLD, wanted) if wanted else []
         left = set(wanted) - {row["batch_id"] for row in held}
