@@ -227,7 +227,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Notice:
+class RoundNotice:
     """What is to be told of the end of a round.
 
     Attributes:
@@ -281,7 +281,7 @@ class Batches(Protocol):
         """Return it, counted."""
         ...
 
-    async def notice(self, name: str, number: int) -> Notice:
+    async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round; raises BatchNotFound also where that has not finished."""
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jobq.batches import MOST_LISTED, Batch, Member, Notice, Plan, Round, checked_name, findable_name
+from jobq.batches import MOST_LISTED, Batch, Member, Plan, Round, RoundNotice, checked_name, findable_name
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -47,10 +47,10 @@ class HttpBatches:
         """Return it, counted."""
         return Batch.of_fields(await self._ask("GET", _path(name)))
 
-    async def notice(self, name: str, number: int) -> Notice:
+    async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         answer = await self._ask("GET", f"{_path(name)}/notice", query={"round": str(number)})
-        return Notice(addresses=tuple(answer["addresses"]), round=Round(**answer["round"]))
+        return RoundNotice(addresses=tuple(answer["addresses"]), round=Round(**answer["round"]))
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name, MOST_LISTED at most."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from jobq.batches import Batch, BatchState, Member, Notice, Plan, Round, counts_of, missing, sealed
+from jobq.batches import Batch, BatchState, Member, Plan, Round, RoundNotice, counts_of, missing, sealed
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask
 from jobq.task import Task
@@ -122,10 +122,10 @@ class BatchBook:
         """Return it, counted."""
         return self._seen(self._found(name))
 
-    def notice(self, name: str, number: int) -> Notice:
+    def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         held = self._found(name)
-        return Notice.of(name, number, held.plan, held.rounds)
+        return RoundNotice.of(name, number, held.plan, held.rounds)
 
     def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name."""

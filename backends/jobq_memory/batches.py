@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jobq.batches import Batch, Member, Notice, Plan, checked_name
+from jobq.batches import Batch, Member, Plan, RoundNotice, checked_name
 from jobq_memory.router import Router
 
 
@@ -42,7 +42,7 @@ class MemoryBatches:
         with self._router.opened(self._queue) as store:
             return store.batches.find(name)
 
-    async def notice(self, name: str, number: int) -> Notice:
+    async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         with self._router.opened(self._queue) as store:
             return store.batches.notice(name, number)

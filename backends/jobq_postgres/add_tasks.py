@@ -111,7 +111,7 @@ class NewTask:
         return json.dumps(self.task.params) if self.task.params else None
 
 
-class Refused(Exception):
+class PushRefused(Exception):
     """Calls that cannot be added, by number; what the others had added was undone with them."""
 
     def __init__(self, errors: dict[int, JobqError]) -> None:
@@ -126,7 +126,7 @@ class Expired(Exception):
 
 
 async def refuse_known(connection: Any, tasks: Sequence[tuple[int, NewTask]], ids_kept: timedelta) -> None:
-    """Raise Expired for ids that have ended too long ago, else Refused for calls whose ids have another payload.
+    """Raise Expired for ids that have ended too long ago, else PushRefused for calls whose ids have another payload.
 
     A statement of its own: only now does it see what another push committed while ours waited for it.
 
@@ -146,7 +146,7 @@ async def refuse_known(connection: Any, tasks: Sequence[tuple[int, NewTask]], id
     if expired := [tasks[row["number"]][1].id for row in found if row["is_expired"]]:
         raise Expired(expired)
     if found:
-        raise Refused({tasks[row[0]][0]: duplicate(tasks[row[0]][1].id) for row in found})
+        raise PushRefused({tasks[row[0]][0]: duplicate(tasks[row[0]][1].id) for row in found})
 
 
 def columns(tasks: Sequence[NewTask]) -> list[list[Any]]:

@@ -16,7 +16,7 @@ from jobq_postgres.add_tasks import (
     ADD_UNKNOWN_TO_BATCHES,
     COPY_FROM,
     NewTask,
-    Refused,
+    PushRefused,
     columns,
     copy,
     lowest_of,
@@ -54,7 +54,7 @@ async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]], ids_
 
     Raises:
         Expired: see `refuse_known`.
-        Refused: of calls with a new task whose batch takes none, or with an id that is another task's.
+        PushRefused: of calls with a new task whose batch takes none, or with an id that is another task's.
     """
     queue = tasks[0][1].queue
     async with connection.transaction():
@@ -91,4 +91,4 @@ def _refuse_new(known: Collection[str], tasks: Sequence[tuple[int, NewTask]], st
             state = states.get(task.batch)
             refused[number] = missing(task.batch) if state is None else sealed(task.batch, BatchState(state))
     if refused:
-        raise Refused(refused)
+        raise PushRefused(refused)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from jobq.batches import Batch, BatchState, Member, Notice, Plan, checked_name, missing, rounds_of
+from jobq.batches import Batch, BatchState, Member, Plan, RoundNotice, checked_name, missing, rounds_of
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.connections import Connections
@@ -76,13 +76,13 @@ class PostgresBatches:
         links = await self._links()
         return await self._found(links, name)
 
-    async def notice(self, name: str, number: int) -> Notice:
+    async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         links = await self._links()
         row = await links.look(lambda connection: connection.fetchrow(_NOTICE, links.queue, name))
         if row is None:
             raise missing(name)
-        return Notice.of(name, number, Plan.decode(row["plan"]), rounds_of(row["rounds"]))
+        return RoundNotice.of(name, number, Plan.decode(row["plan"]), rounds_of(row["rounds"]))
 
     async def list(self, after: str, limit: int) -> Sequence[Batch]:
         """Return some, by name."""

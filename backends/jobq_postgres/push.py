@@ -28,7 +28,7 @@ from jobq_postgres.add_tasks import (
     FORMER_EPOCH,
     Expired,
     NewTask,
-    Refused,
+    PushRefused,
     columns,
     copy,
     duplicate,
@@ -84,7 +84,7 @@ class GroupPush:
             add = add_to_batches if calls[together[0][0]].has_batch else _add
             try:
                 lowest = await self._add(connection, together, add)
-            except Refused as refused:
+            except PushRefused as refused:
                 answers |= refused.errors
             else:
                 answers |= {number: lowest for number, _ in together}

@@ -9,8 +9,8 @@ from jobq.batches import (
     Batch,
     BatchState,
     Member,
-    Notice,
     Plan,
+    RoundNotice,
     counts_of,
     missing,
     rounds_of,
@@ -107,10 +107,10 @@ def find(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch
     return _seen(database, _row(database, queue, name), now)
 
 
-def notice(database: sqlite3.Connection, queue: int, name: str, number: int) -> Notice:
+def notice(database: sqlite3.Connection, queue: int, name: str, number: int) -> RoundNotice:
     """Return what is to be told of the end of a round; raises BatchNotFound."""
     row = _row(database, queue, name)
-    return Notice.of(name, number, Plan.decode(row[5]), rounds_of(row[10]))
+    return RoundNotice.of(name, number, Plan.decode(row[5]), rounds_of(row[10]))
 
 
 def listed(database: sqlite3.Connection, queue: int, after: str, limit: int, now: Now) -> Sequence[Batch]:

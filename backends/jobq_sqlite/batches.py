@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from jobq.batches import Batch, Member, Notice, Plan, checked_name
+from jobq.batches import Batch, Member, Plan, RoundNotice, checked_name
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
@@ -65,7 +65,7 @@ class SqliteBatches:
         """Return it, counted."""
         return await self._read(lambda database, queue, now: batch_sql.find(database, queue, name, now))
 
-    async def notice(self, name: str, number: int) -> Notice:
+    async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         return await self._read(lambda database, queue, _now: batch_sql.notice(database, queue, name, number))
 

@@ -64,7 +64,7 @@ class Table:
         return False
 
 
-class Spool:
+class RowSpool:
     """Rows that wait in a file without a name.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jobq.errors import ConfigurationError
 from jobq.results.rows import Row
-from jobq.results.table import Spool, Table
+from jobq.results.table import RowSpool, Table
 
 SUFFIXES: Final = (".csv", ".jsonl", ".parquet")
 _ROW_GROUP: Final = 10_000  # rows of a Parquet file that are in memory together
@@ -54,7 +54,7 @@ async def write_file(
                     file.write(json.dumps(wanted(row, only), ensure_ascii=False) + "\n")
                     on_row(table.count)
             return table.count
-        spool = Spool(path.parent)
+        spool = RowSpool(path.parent)
         try:
             await spool.fill(_counted(rows, on_row), table)
             (_write_csv if path.suffix == ".csv" else _write_parquet)(part, table, spool.rows())

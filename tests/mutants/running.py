@@ -346,8 +346,8 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a canceled task that a pause finds lost waits for its end (PostgreSQL)",
         file="backends/jobq_postgres/claimer.py",
-        text="await connection.fetch(CANCEL_IDLE, canceled)",
-        wrong="pass",
+        text="in await connection.fetch(CANCEL_IDLE, canceled))",
+        wrong="in ())",
         test="tests/journal/test_cancel.py::test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost",
     ),
     Mutant(

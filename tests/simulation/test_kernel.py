@@ -15,7 +15,7 @@ from jobq.testing.simulation.loop import Loop, Machine, Node
 from jobq.testing.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
 from jobq.testing.simulation.machine.sockets import End, pair
 from jobq.testing.simulation.machine.system import SimulatedSystem
-from jobq.testing.simulation.machine.trees import Plan
+from jobq.testing.simulation.machine.trees import TreePlan
 from jobq.testing.simulation.rules.trace import Trace
 
 
@@ -35,13 +35,13 @@ class Place:
         self.monitor = Watched(self.loop)
         self.signals: list[int] = []
         tasks = cast("Any", self)
-        self.plans = {"": Plan(**plan)}
+        self.plans = {"": TreePlan(**plan)}
         self.kernel = Kernel(self.loop, cast("Any", self.monitor), tasks, Node(self.machine, "w"), self.signals.append)
         self._ours, self._theirs = End(4, lambda: None), End(4, lambda: None)
         pair(self._ours, self._theirs)
         self.system = SimulatedSystem(self.kernel, self.machine, cast("Any", self.monitor), self._ours, Random(1))
 
-    def plan_of(self, task: str, fencing: str) -> Plan:
+    def plan_of(self, task: str, fencing: str) -> TreePlan:
         return self.plans.get(task, self.plans[""])
 
     def close(self) -> None:
@@ -175,8 +175,8 @@ def test_p3_who_gives_up_a_neighbours_process_does_not_hide_it_from_the_neighbou
     """A seed found it: what two tasks waited for was of the second, and given up by the first a moment before."""
     place = make()
     place.plans |= {
-        "t1": Plan(run=0.01, left=1, death=1.6),
-        "t2": Plan(run=0.5, left=1, death=1.8),
+        "t1": TreePlan(run=0.01, left=1, death=1.6),
+        "t2": TreePlan(run=0.5, left=1, death=1.8),
     }
     guarded = Tasks(1001, system=place.system)
     for number in (1, 2):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from jobq import notify
 from jobq.backend import Backend, Delivery
-from jobq.batches import KeepsBatches, Notice
+from jobq.batches import KeepsBatches, RoundNotice
 from jobq.errors import BatchNotFound, JobqError
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
@@ -56,7 +56,7 @@ class NoticeRunner:
             raise StartFailed(f"nothing is known of batch {name} just now: {error}", transient=True) from error
         return self._with_request(task, name, found, place)
 
-    def _with_request(self, task: Task, name: str, found: Notice, place: int) -> Task:
+    def _with_request(self, task: Task, name: str, found: RoundNotice, place: int) -> Task:
         if not 0 <= place < len(found.addresses):
             raise StartFailed(f"batch {name} has no address number {place}")
         url = found.addresses[place]

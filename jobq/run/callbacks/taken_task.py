@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobq.run.attempt.supervisor import DeliveryReport
 
 
-class TaskFailed(JobqError):
+class SaidToFail(JobqError):
     """What a program said of a task that failed."""
 
 
@@ -108,4 +108,4 @@ def _exception(error: BaseException | str) -> Exception:
     """Return what a future takes, and asyncio does not take for its own end."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return TaskFailed(error if isinstance(error, str) else type(error).__name__)
+    return SaidToFail(error if isinstance(error, str) else type(error).__name__)

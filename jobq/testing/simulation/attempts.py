@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jobq.errors import JobqError
 from jobq.testing.simulation.loop import Loop
-from jobq.testing.simulation.machine.trees import Plan, TaskTree
+from jobq.testing.simulation.machine.trees import TaskTree, TreePlan
 from jobq.testing.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class Attempts:
         self.lines: dict[str, AttemptCheckpoints] = {}
         self.is_faulty = True
         self._seed, self._scenario, self._loop = seed, scenario, loop
-        self._plans: dict[tuple[str, str], Plan] = {}
+        self._plans: dict[tuple[str, str], TreePlan] = {}
 
-    def plan_of(self, task: str, fencing: str) -> Plan:
+    def plan_of(self, task: str, fencing: str) -> TreePlan:
         """Return what an attempt does."""
         if (task, fencing) not in self._plans:
             chance = chance_of(f"{self._seed} {task} {fencing}")

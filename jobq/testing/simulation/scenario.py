@@ -11,7 +11,7 @@ from jobq.run.spawn.pings import SECONDS
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
 from jobq.testing.simulation import menu
-from jobq.testing.simulation.machine.trees import Plan
+from jobq.testing.simulation.machine.trees import TreePlan
 from jobq.testing.simulation.network import NetworkLink
 
 _SIGSEGV: Final = 11
@@ -70,7 +70,7 @@ class Scenario:
         if "double" in self.kinds:
             link.double = chance.choice([0.02, 0.3])
 
-    def plan(self, chance: Random, *, is_faulty: bool) -> Plan:
+    def plan(self, chance: Random, *, is_faulty: bool) -> TreePlan:
         """Return what one attempt does; once everything has healed, every start succeeds."""
         kinds = self.kinds
         longest = (
@@ -78,7 +78,7 @@ class Scenario:
         )
         run = chance.uniform(0.01, longest)
         fails = is_faulty and "failed start" in kinds and chance.random() < 0.2
-        plan = Plan(
+        plan = TreePlan(
             start=chance.expovariate(1.0) * 0.005,
             fails=chance.choice([ENOENT, EAGAIN]) if fails else 0,
             run=run,

@@ -7,7 +7,7 @@ from jobq.testing.simulation.loop import Machine, Node
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TreePlan:
     """What one attempt will do, decided before it starts; all times in seconds.
 
     Attributes:
@@ -60,7 +60,7 @@ class TaskTree:
     number: int
     task: str
     fencing: str
-    plan: Plan
+    plan: TreePlan
     node: Node
     machine: Machine
     deadline: float | None
@@ -87,7 +87,7 @@ class TaskTree:
 class TaskPlans(Protocol):
     """Knows what tasks do."""
 
-    def plan_of(self, task: str, fencing: str) -> Plan:
+    def plan_of(self, task: str, fencing: str) -> TreePlan:
         """Return what an attempt does; the same for the same attempt."""
         ...
 
