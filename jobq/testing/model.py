@@ -78,6 +78,26 @@ class ModelDelivery:
     followers: int = 0
 
 
+@dataclass(eq=False)
+class ModelBatch:
+    """A batch as it should be; `members` are all that were pushed to it, those that are gone, too."""
+
+    state: Literal["open", "sealed", "finished"] = "open"
+    round: int = 1
+    rounds: int = 0
+    members: list[ModelTask] = field(default_factory=list)
+
+    def look(self) -> None:
+        """See whether it has finished."""
+        if self.state == "sealed" and all(each.state in ("done", "dead", "gone") for each in self.members):
+            self.state, self.rounds = "finished", self.rounds + 1
+
+    def go_on(self, state: Literal["open", "sealed"]) -> None:
+        """Begin the next round of one that has finished; else let it be so."""
+        if self.state == "finished":
+            self.state, self.round = state, self.round + 1
+
+
 @dataclass
 class Model:
     """One queue as it should be."""
@@ -87,11 +107,18 @@ class Model:
     dead: list[ModelTask] = field(default_factory=list)
     fencing_seen: dict[str, FencingNumber] = field(default_factory=dict)
     forgotten: dict[str, Task] = field(default_factory=dict)
+    batches: dict[str, ModelBatch] = field(default_factory=dict)
 
     def add(self, id_: str, body: bytes, task: Task | None, now: float) -> None:
         """A push of a new task, or of one that was forgotten, or of a message that is none."""
         self.forgotten.pop(id_, None)
         self.tasks[id_] = ModelTask(id=id_, body=body, task=task, visible_at=now)
+        if task is not None and task.batch is not None:
+            self.batches[task.batch].members.append(self.tasks[id_])
+
+    def _look(self, each: ModelTask) -> None:
+        if each.task is not None and each.task.batch is not None:
+            self.batches[each.task.batch].look()
 
     def lapse(self, now: float) -> None:
         """Leases that have run out are gone (strict_expiry)."""
@@ -136,6 +163,7 @@ class Model:
                 each.reason = reason
                 each.leave("dead")
                 self.dead.append(each)
+        self._look(each)
 
     def redrive(self, id_: str, now: float) -> None:
         """A dead letter goes back in a new epoch."""
@@ -144,6 +172,8 @@ class Model:
         each.store(each.task.redriven(deliveries=each.deliveries) if each.task else None)
         each.leave("waiting")
         each.visible_at = now
+        if each.task is not None and each.task.batch is not None:
+            self.batches[each.task.batch].go_on("sealed")
         self._doubt(each)
 
     def purge(self, id_: str) -> None:
@@ -163,6 +193,7 @@ class Model:
         if each.task is not None:
             self.forgotten[each.id] = each.task
         each.leave("gone")
+        self._look(each)
         self._doubt(each)
 
     def _doubt(self, each: ModelTask) -> None:

@@ -15,17 +15,19 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jobq.errors import DuplicateTask, LockLost
+from jobq.batches import Plan, batches_of, counts_of
+from jobq.errors import BatchSealed, DuplicateTask, LockLost
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task, TaskResult
 from jobq.testing.harness import NOW, Bench, Harness, raises, task
-from jobq.testing.model import Model, ModelDelivery
+from jobq.testing.model import Model, ModelBatch, ModelDelivery
 
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 _PICK = st.integers(0, 30)
 _LEASE_SECONDS = st.sampled_from([2.0, 5.0])
 _SETTLES = st.sampled_from(["complete", "requeue", "release", "dead_letter"])
+_BATCHES = st.sampled_from(["a", "b"])
 _ALL = 1000
 
 
@@ -94,6 +96,36 @@ class QueueMachine(RuleBasedStateMachine):
         """An id that was cleared away or purged is new again, but for its tokens: those go on (S3)."""
         former = _pick(list(self.model.forgotten.values()), number)
         self._add(task(id=former.id, priority=former.priority, command="true again"))
+
+    @precondition(lambda self: self.capabilities.batches)
+    @rule(name=_BATCHES, count=st.integers(0, 3))
+    def push_to_a_batch(self, name: str, count: int) -> None:
+        """One that is open takes all, any other nothing; to begin one that is there changes nothing."""
+        batch = self.model.batches.setdefault(name, ModelBatch())
+        assert self.run(batches_of(self.backend).begin(name, Plan())).state == batch.state
+        new = [task(batch=name) for _ in range(count)]
+        if batch.state != "open" and new:
+            with raises(BatchSealed):
+                self.run(self.backend.push([*new, task()]))
+            return
+        assert self.run(self.backend.push(new)) == [each.id for each in new]
+        for each in new:
+            self.model.add(each.id, each.encode(), each, self.now)
+
+    @precondition(lambda self: self.model.batches)
+    @rule(name=_BATCHES, reopens=st.sampled_from([False, False, True]))
+    def seal_a_batch(self, name: str, reopens: bool) -> None:
+        """Or open it again."""
+        if (batch := self.model.batches.get(name)) is None:
+            return
+        if reopens:
+            self.run(batches_of(self.backend).reopen(name))
+            batch.go_on("open")
+            batch.state = "open"
+        else:
+            self.run(batches_of(self.backend).seal(name))
+            batch.state = "sealed" if batch.state == "open" else batch.state
+            batch.look()
 
     @precondition(lambda self: self.harness.inject is not None)
     @rule(body=st.binary(max_size=8))
@@ -212,6 +244,22 @@ class QueueMachine(RuleBasedStateMachine):
         assert peeked == {id_: (each.body, each.deliveries) for id_, each in visible.items()}
         letters = {each.id: (each.body, each.reason) for each in self.run(self.backend.dead_letters(_ALL))}
         assert letters == {each.id: (each.body, each.reason) for each in self.model.dead}
+
+    @precondition(lambda self: self.model.batches)
+    @invariant()
+    def batches_are_as_the_model_has_them(self) -> None:
+        """Where each is, in which round, and how many of its tasks are where: their sum is what was pushed to it."""
+        self.model.lapse(self.now)
+        visible = self.model.visible(self.now, self.clock.wall())
+        for name, batch in self.model.batches.items():
+            found = self.run(batches_of(self.backend).find(name))
+            assert (found.state, found.round, len(found.rounds)) == (batch.state, batch.round, batch.rounds), found
+            states = [each.state for each in batch.members]
+            ready = sum(visible.get(each.id) is each for each in batch.members)
+            counts = {"ready": ready, "scheduled": states.count("waiting") - ready, "running": states.count("leased")}
+            counts |= {"succeeded": states.count("done"), "dead": states.count("dead"), "gone": states.count("gone")}
+            expired = found.counts["expired"]  # what can be received
+            assert found.counts == counts_of({**counts, "ready": ready - expired, "expired": expired}), found
 
     def _held(self, number: int) -> ModelDelivery:
         """Choose a delivery: a valid one three times of four, which is fetched when there is none, else any.
