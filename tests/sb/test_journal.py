@@ -464,4 +464,4 @@ async def test_what_was_pushed_before_is_not_known_by_its_journal(tmp_path: Path
         await queue.stats()
         assert queue.capabilities.deduplicates
         assert await queue.journal.find(["nightly"]), "or the answer below would be for want of a row"
-        assert await known_ids(queue, [named]) == []
+        assert await known_ids(queue, [named]) == {}

@@ -13,7 +13,7 @@ from jobq.cli.common import Invocation
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
-from jobq.cli.submit.already_there import known_ids, waits_already
+from jobq.cli.submit.already_there import known_ids, still_known, waits_already
 from jobq.cli.submit.push_given import HowToPush
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.submit.input_lines import Input, TaskOptions
@@ -134,7 +134,7 @@ class LinePush:
             elif self._pusher.count > before:
                 self._next_line = chunk[-1][0] + 1
             raise
-        self._pusher.known += len(known)
+        self._pusher.known += await still_known(self._backend, known)
         self._next_line = chunk[-1][0] + 1
 
     def _doubt(self, chunk: list[NumberedTask], ids: Sequence[str]) -> None:

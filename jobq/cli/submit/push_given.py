@@ -10,7 +10,7 @@ from jobq.backend import Backend
 from jobq.cli.common import with_queue
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import Interrupted, is_cancellation
-from jobq.cli.submit.already_there import known_ids
+from jobq.cli.submit.already_there import known_ids, still_known
 from jobq.cli.submit.create_queue import say_created
 from jobq.cli.submit.push_options import check_names, check_priority
 from jobq.errors import JobqError
@@ -158,7 +158,7 @@ def push_given(how: HowToPush, tasks: list[Task]) -> int:
             if is_cancellation(error):
                 raise Interrupted(pusher.summary(), pusher.doubtful) from None
             raise
-        pusher.known += len(known)
+        pusher.known += await still_known(backend, known)
         terminal.say(pusher.summary())
         return 0
 

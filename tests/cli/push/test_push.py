@@ -6,9 +6,11 @@ import re
 import select
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -287,3 +289,15 @@ def test_two_pushers_at_once_make_the_queue_once(jobq: Jobq) -> None:
     processes = [jobq.start("demo", "push", "-c", "true") for _ in range(3)]
     assert [process.wait(20) for process in processes] == [0, 0, 0]
     eventually(lambda: len(jobq.waiting()) == 3)
+
+
+def test_an_id_whose_time_is_over_was_not_there_already(jobq: Jobq) -> None:
+    """It was queued, and the push said that nothing was changed."""
+    for given, stdin in ((("--id", "monthly", "-c", "true"), ""), (("-",), '{"id": "other", "command": "true"}\n')):
+        jobq("demo", "push", *given, stdin=stdin)
+        jobq("demo", "worker")
+        assert "queued 0 tasks on demo; 1 was there already" in jobq("demo", "push", *given, stdin=stdin).err
+        with closing(sqlite3.connect(jobq.file, isolation_level=None)) as database:
+            database.execute("UPDATE task SET finished_at = finished_at - 31 * 86400")
+        assert jobq("demo", "push", *given, stdin=stdin).err == "queued 1 task on demo\n"
+        jobq("demo", "worker")
