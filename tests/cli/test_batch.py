@@ -137,7 +137,7 @@ def test_results_are_whole_or_not_there(jobq: Jobq) -> None:
 
 
 def test_a_value_of_any_shape_has_its_columns(jobq: Jobq, tmp_path: Path) -> None:
-    values = ['{"a": {"b": 1, "c": [1, 2]}}', '{"a": {"b": 0.5}}', '"text, with \\"quotes\\""', "17", "true"]
+    values = ['{"a": {"b": 1, "c": [1, 2]}}', '{"a": {"b": 0.5}}', "17", '"text, with \\"quotes\\""', "true"]
     (jobq.folder / "values.jsonl").write_text("".join(json.dumps({"v": each}) + "\n" for each in values))
     script = """printf %s "$PARAM_v" > "$JOBQ_RESULT_FILE\""""
     jobq("demo", "push", "--batch", "s7", "--each", "values.jsonl", "-c", script)
@@ -147,7 +147,7 @@ def test_a_value_of_any_shape_has_its_columns(jobq: Jobq, tmp_path: Path) -> Non
     table = pd.read_parquet(tmp_path / "out.parquet")
     assert table["value.a.b"].tolist()[:2] == [1.0, 0.5]
     assert table["value.a.c"].tolist()[0] == "[1, 2]"
-    assert table["value"].tolist()[2:] == ['text, with "quotes"', "17", "true"]
+    assert table["value"].tolist()[2:] == ["17", 'text, with "quotes"', "true"]
     assert pd.read_csv(tmp_path / "out.csv")["value"].tolist()[2:] == table["value"].tolist()[2:]
     columns = jobq("demo", "results", "--batch", "s7", "--columns", "id,value.a.b,nothing").objects
     assert columns[0] == {"id": "s7.0", "value.a.b": 1, "nothing": None}

@@ -6,6 +6,7 @@ is gone, `tests/unit/test_mutants.py` fails: a mutant follows the code that it w
 
 from typing import Final
 
+from tests.mutants.batches import BATCHES
 from tests.mutants.mutant import Mutant
 from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
@@ -22,6 +23,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SIGNING,
     *SIMULATED_BUS,
     *STORAGE_QUEUE,
+    *BATCHES,
     *SWEEPS,
     Mutant(
         name="SQLite reads the time before it has the lock",

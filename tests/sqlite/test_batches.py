@@ -1,6 +1,9 @@
 """Batches in the file itself: what an older jobq leaves, what is done in steps, what is forgotten."""
 
+import asyncio
+import time
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 
 from jobq.batches import BatchState, Plan, counts_of, named_for_end
@@ -9,7 +12,7 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import raises
-from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
 
 _THEN = Plan(then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="merge")])))
 
@@ -27,6 +30,23 @@ async def test_what_an_older_jobq_ends_is_looked_after_by_the_next_that_writes(t
         assert then.id == "jobq.then.s7.1"
         assert (await queue.batches.find("s7")).state is BatchState.FINISHED
         assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_who_waits_looks_after_it_as_well(tmp_path: Path) -> None:
+    """A worker that waits for a task, and writes nothing, when a process of an older jobq ends the last one."""
+    async with backend(real_file(tmp_path / "jobs.db")) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(1, batch="s7"))
+        await queue.batches.seal("s7")
+        await queue.receive(1, timedelta(seconds=60), NOW)
+        waiting = asyncio.ensure_future(queue.receive(1, LEASE, timedelta(seconds=15)))
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done
+        ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', body = x'', receipt = NULL, expires_at = NULL")
+        began = time.monotonic()
+        assert [each.id for each in await waiting] == ["jobq.then.s7.1"]
+        assert time.monotonic() - began < 5
 
 
 async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path) -> None:
