@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jobq.backend import Backend
 from jobq.batches import MOST_LISTED, Member, batches_of
@@ -57,6 +57,24 @@ async def rows(backend: Backend, name: str, *, all_attempts: bool = False) -> As
             for attempt in attempts or [None if record is None else _last(record)]:
                 yield _row(member, record, attempt)
         after = page[-1].id
+
+
+class Cost(NamedTuple):
+    """What the attempts of a batch that are recorded have used: how many there are, and seconds of slots and of CPU."""
+
+    attempts: int
+    seconds: float
+    cpu_seconds: float
+
+
+async def cost_of(backend: Backend, name: str) -> Cost:
+    """Add up what all recorded attempts of a batch have used; raises as `rows` does."""
+    attempts, seconds, cpu_seconds = 0, 0.0, 0.0
+    async for row in rows(backend, name, all_attempts=True):
+        attempts += row["outcome"] is not None
+        seconds += row["seconds"] or 0.0
+        cpu_seconds += row["cpu_seconds"] or 0.0
+    return Cost(attempts, seconds, cpu_seconds)
 
 
 async def _records(journal: Journal | None, page: Sequence[Member]) -> Mapping[str, TaskRecord]:

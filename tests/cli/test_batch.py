@@ -41,6 +41,10 @@ def test_a_sweep_from_its_push_to_its_table(jobq: Jobq) -> None:
     assert other["value.loss"].dtype == float
     assert other["param.seed"].dtype == other["exit_code"].dtype == int
     assert other["id"].tolist() == table["id"].tolist()
+    (cost,) = [each["cost"] for each in jobq("demo", "batch", "show", "s7", "--cost", "--json").objects]
+    assert cost["attempts"] == 44
+    assert 0 < cost["cpu_seconds"] <= cost["seconds"] * 8
+    assert jobq("demo", "batch", "show", "s7", "--cost").lines[-1].endswith("of CPU, in 44 attempts")
     failed = jobq("demo", "results", "--batch", "s7", "--all-attempts", "--where", "outcome=failed")
     assert {each["exit_code"] for each in failed.objects} == {1}
     assert len(failed.objects) == 4

@@ -8,12 +8,14 @@ import click
 from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.formats import durations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jobq.backend import Backend
     from jobq.batches import Batch, Batches
+    from jobq.results.rows import Cost
 
 _PAGE: Final = 500
 _UNKNOWN: Final = 75
@@ -63,17 +65,24 @@ def list_(ctx: click.Context, full: bool, as_json: bool) -> int:
     return with_queue(ctx, work, brief=True)
 
 
-@batch.command(cls=ExampleCommand, examples=("jobq demo batch show s7", "jobq demo batch show s7 --json"))
+@batch.command(cls=ExampleCommand, examples=("jobq demo batch show s7", "jobq demo batch show s7 --cost --json"))
 @click.argument("name")
+@click.option("--cost", is_flag=True, help="Add up what all attempts have used, as far as the journal has them.")
 @json_option
 @click.pass_context
-def show(ctx: click.Context, name: str, as_json: bool) -> int:
+def show(ctx: click.Context, name: str, cost: bool, as_json: bool) -> int:
     """Show where a batch is: its counts, now and at the end of each round."""
 
     async def work(backend: "Backend") -> None:
         from jobq.batches import batches_of  # noqa: PLC0415
 
-        _put(await batches_of(backend).find(name), as_json=as_json)
+        found = await batches_of(backend).find(name)
+        if not cost:
+            _put(found, as_json=as_json)
+            return
+        from jobq.results.rows import cost_of  # noqa: PLC0415
+
+        _put(found, as_json=as_json, cost=await cost_of(backend, name))
 
     return with_queue(ctx, work, brief=True)
 
@@ -197,11 +206,17 @@ def _changed(ctx: click.Context, change: "Callable[[Batches], Awaitable[Batch]]"
     return with_queue(ctx, work, brief=True)
 
 
-def _put(found: "Batch", *, as_json: bool) -> None:
+def _put(found: "Batch", *, as_json: bool, cost: "Cost | None" = None) -> None:
     from jobq.cli.display import format_batch  # noqa: PLC0415
 
     if as_json:
-        terminal.put_json(format_batch.as_json(found))
+        more = {} if cost is None else {"cost": cost._asdict()}
+        terminal.put_json({**format_batch.as_json(found), **more})
         return
     for label, text in format_batch.details(found):
         terminal.put(f"{label + ':':<12}{text}")
+    if cost is not None:
+        spent = (
+            f"{durations.show(round(cost.seconds, 1))} of slots, {durations.show(round(cost.cpu_seconds, 1))} of CPU"
+        )
+        terminal.put(f"{'cost:':<12}{spent}, in {cost.attempts} attempts")
