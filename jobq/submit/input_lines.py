@@ -74,7 +74,7 @@ class TaskOptions:
     on_exit: tuple[str, ...] | None = None
     trace_context: Mapping[str, str] = field(default_factory=dict)
     by_content: bool = False
-    batch: str | None = None
+    batch: str | None = field(default=None, repr=False)  # what earlier versions have begun is known by the others
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""

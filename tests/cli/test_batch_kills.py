@@ -47,6 +47,23 @@ def test_counts_are_right_and_ends_are_told_once_whoever_is_killed(jobq: Jobq, t
     assert [each.number for each in _seen(jobq).rounds] == list(range(1, _ROUNDS + 1))
 
 
+def test_a_push_that_is_killed_anywhere_is_finished_by_the_same_command(jobq: Jobq) -> None:
+    """Of two that run at once, too: each point is queued once, and the batch is sealed with all of them."""
+    push = ("demo", "push", "--batch", "s7", "--grid", "n=1..6000", "--", "true", "{n}")
+    jobq("demo", "create")
+    for seconds in (0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
+        both = [jobq.start(*push) for _ in range(2)]
+        time.sleep(seconds)  # not an event: anywhere is meant
+        for each in both:
+            each.kill()
+            each.wait()
+    both = [jobq.start(*push) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0]
+    found = _seen(jobq)
+    assert (found.state, found.total, found.counts["ready"]) == (BatchState.SEALED, 6000, 6000)
+    assert "s7 is done: all 6000 records were queued before" in jobq(*push).err
+
+
 def _seen(jobq: Jobq) -> Batch:
     return jobq.inside(lambda backend: batches_of(backend).find("s7"))
 

@@ -56,6 +56,8 @@ class RecordPush:
             "options": digest(repr(replace(self.tasks.options, trace_context={}))),  # each run has another span
             **cursor.source,
         }
+        if self.tasks.options.batch is not None:  # versions before have begun without
+            source["of the batch"] = self.tasks.options.batch
         file = records.file
         if file is not None and not accepts_changes:
             source["file"] = await file.digest()
