@@ -44,7 +44,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq list", "did you mean 'queues'?", 2),
     ("jobq queues", "queues.db does not exist; the first push makes it", 4),
     ("jobq demo list", "no such command 'list'; did you mean 'peek', 'ps' or 'dead list'?", 2),
-    ("jobq demo results", "no such command 'results'; did you mean 'status'?", 2),
+    ("jobq demo results", "of which batch? --batch NAME; `jobq demo batch list` shows them, `jobq demo status ID`", 2),
     ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'cancel', 'delete', 'clear' or 'dead purge'?", 2),
     ("jobq demo drop", "did you mean 'delete', 'clear' or 'dead purge'?", 2),
     ("jobq demo delete", "queue 'demo' does not exist", 4),

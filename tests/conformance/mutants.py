@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import ClassVar
 
 from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
+from jobq.batches import Batches, KeepsBatches
 from jobq.errors import DuplicateTask, LockLost
 from jobq.journal.records import Beat
+from jobq.journal.store import KeepsJournal
 from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
@@ -34,6 +36,11 @@ class Wrapped(FaultyBackend):
     async def paused(self) -> Pause | None:
         assert isinstance(self.inner, Pausable)
         return await self.inner.paused()
+
+    @property
+    def batches(self) -> Batches:
+        assert isinstance(self.inner, KeepsBatches)
+        return self.inner.batches
 
 
 class _UnfencedDelivery(FaultyDelivery):
@@ -286,6 +293,23 @@ class PauseStays(Wrapped):
         return None
 
 
+class BatchForgotten(Wrapped):
+    """A push to a batch that is one to none."""
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        return await self.inner.push([task.copied({"batch": None}) for task in tasks])
+
+
+class BatchOfTheClear(Wrapped):
+    """What is cleared is counted by nobody."""
+
+    async def clear(self) -> int:
+        ids = [each.id for each in await self.inner.peek(1000)]
+        assert isinstance(self.inner, KeepsJournal)
+        assert self.inner.journal is not None
+        return len(await self.inner.journal.cancel(ids))
+
+
 CAUGHT_BY: dict[type[Wrapped], str] = {
     UnfencedComplete: "stale.after_expiry_and_redelivery",
     SilentCheckpoint: "lease.stale_checkpoint_is_refused",
@@ -308,5 +332,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ShadowLease: "lease.expired_task_comes_back",
     PauseIsAWord: "pause.paused_hands_nothing_out_and_what_runs_goes_on",
     PauseStays: "pause.stats_say_who_has_paused_it_and_why",
+    BatchForgotten: "batch.an_open_batch_takes_tasks_and_never_ends",
+    BatchOfTheClear: "batch.what_is_deleted_is_counted_as_gone",
     LeaseNeverEnds: "receive.cancelled_grant_is_not_lost",
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         "jobq demo results --batch s7 --all-attempts -o attempts.jsonl",
     ),
 )
-@click.option("--batch", "name", required=True, metavar="NAME", help="Which batch.")
+@click.option("--batch", "name", metavar="NAME", help="Which batch.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", shell_complete=completions.files,
     help="A .csv, .jsonl or .parquet file. Default: JSON lines, to standard output.",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def results(
     ctx: click.Context,
-    name: str,
+    name: str | None,
     output: Path | None,
     columns: str | None,
     where: tuple[str, ...],
@@ -57,6 +57,10 @@ def results(
     The file is there when it is whole: one that is broken off leaves none. A batch that has not finished is written as
     it stands.
     """
+    if name is None:
+        raise click.UsageError(
+            "of which batch? --batch NAME; `jobq QUEUE batch list` shows them, `jobq QUEUE status ID` what a task came to"
+        )
     only = None if columns is None else [each.strip() for each in columns.split(",") if each.strip()]
     if only == []:
         raise click.UsageError("--columns names columns, separated by commas")
