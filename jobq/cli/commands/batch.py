@@ -5,15 +5,26 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, full_option, json_option, with_queue
+from jobq.cli.common import (
+    ExampleCommand,
+    SuggestingGroup,
+    duration,
+    full_option,
+    json_option,
+    read_settings,
+    with_queue,
+)
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.errors import JobqError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jobq.backend import Backend
     from jobq.batches import Batch, Batches
+    from jobq.lease.store import LeaseRecord
+    from jobq.settings import Settings
 
 _PAGE: Final = 500
 _UNKNOWN: Final = 75
@@ -68,14 +79,44 @@ def list_(ctx: click.Context, full: bool, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, as_json: bool) -> int:
-    """Show where a batch is: its counts, now and at the end of each round."""
+    """Show where a batch is: its counts, now and at the end of each round.
+
+    Of an open one, whether its push still goes on, where that can be gone on with; of a sealed one, about how long the
+    rest takes, by what has ended of it in the last hour.
+    """
+    settings = read_settings()
 
     async def work(backend: "Backend") -> None:
-        from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.batches import BatchState, batches_of  # noqa: PLC0415
+        from jobq.cli.display import format_batch  # noqa: PLC0415
 
-        _put(await batches_of(backend).find(name), as_json=as_json)
+        found = await batches_of(backend).find(name)
+        lease = await _push_lease(backend, settings, name) if found.state is BatchState.OPEN else None
+        pusher = None if lease is None or lease.state != "active" else lease.holder
+        if as_json:
+            terminal.put_json(format_batch.as_json(found) | ({} if lease is None else {"pusher": pusher}))
+        elif lease is None:
+            _put(found, as_json=False)
+        else:
+            who = "nobody" if pusher is None else terminal.visible(pusher)
+            _put(found, as_json=False, pushing=f"{who} is pushing")
 
-    return with_queue(ctx, work, brief=True)
+    return with_queue(ctx, work, settings, brief=settings.leases is None)  # else there are two queues to be looked at
+
+
+async def _push_lease(backend: "Backend", settings: "Settings", name: str) -> "LeaseRecord | None":
+    """Return the lease under which a push to a batch goes on; None = it has none, or nobody here may know."""
+    from contextlib import nullcontext  # noqa: PLC0415
+
+    from jobq.lease.store import store_of  # noqa: PLC0415
+    from jobq.spec import resolve  # noqa: PLC0415
+
+    keeper = nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings)
+    try:
+        async with keeper as held:
+            return await store_of(held).read(f"push:{name}")
+    except JobqError:  # what was asked for is the batch
+        return None
 
 
 @batch.command(cls=ExampleCommand, examples=("jobq demo batch wait s7", "jobq demo batch wait s7 --timeout 1h"))
@@ -197,11 +238,11 @@ def _changed(ctx: click.Context, change: "Callable[[Batches], Awaitable[Batch]]"
     return with_queue(ctx, work, brief=True)
 
 
-def _put(found: "Batch", *, as_json: bool) -> None:
+def _put(found: "Batch", *, as_json: bool, pushing: str = "") -> None:
     from jobq.cli.display import format_batch  # noqa: PLC0415
 
     if as_json:
         terminal.put_json(format_batch.as_json(found))
         return
-    for label, text in format_batch.details(found):
+    for label, text in format_batch.details(found, pushing):
         terminal.put(f"{label + ':':<12}{text}")
