@@ -356,11 +356,15 @@ async def a_task_says_its_batch_wherever_it_is(bench: Bench) -> None:
 async def how_long_the_rest_takes_is_told_by_what_ended_in_this_round(bench: Bench) -> None:
     """Once two have ended, done or dead; not by what was canceled, of another batch, or in a round before."""
     batches = _of(bench)
-    await batches.begin("s7", Plan())
     await batches.begin("s8", Plan())
-    await bench.pushed(8, batch="s7")
-    await bench.pushed(2, batch="s8")
+    await bench.pushed(3, batch="s8")
+    runs = await bench.take()
     await batches.cancel("s8")
+    other = await batches.find("s8")
+    assert (other.state, other.counts["canceled"], other.rate) == (BatchState.SEALED, 2, None)
+    await runs.settle(Complete(DONE))
+    await batches.begin("s7", Plan())
+    await bench.pushed(8, batch="s7")
     first = await bench.take()
     assert (await batches.find("s7")).rate is None
     await first.settle(Complete(DONE))
