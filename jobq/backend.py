@@ -153,6 +153,7 @@ class DeadLetter:
         body: the original bytes.
         deliveries: how often it was handed out.
         died: wall time, seconds since the epoch.
+        batch: the name of the batch that it is of; None = of none, or that is not told.
     """
 
     id: str
@@ -161,6 +162,7 @@ class DeadLetter:
     body: bytes
     deliveries: int
     died: float
+    batch: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

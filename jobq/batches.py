@@ -173,6 +173,8 @@ class Batch:
         counts: of its tasks, by COUNTED: `gone` are those that were cleared, purged, or are forgotten. Empty where a
             service does not tell them: to who may push and not look, in the answer to what he has changed.
         rounds: those that have finished, the last ones, oldest first.
+        rate: how many of its tasks ended in a second, of late (`pace`); None = that is not known, or not told: `find`
+            alone tells it.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Batch:
     finished: float | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     rounds: Sequence[Round] = ()
+    rate: float | None = field(default=None, compare=False)
 
     @property
     def total(self) -> int:
@@ -195,6 +198,13 @@ class Batch:
     def unfinished(self) -> int:
         """How many of them have not ended."""
         return sum(self.counts.get(name, 0) for name in UNFINISHED)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """About how long what is unfinished takes at this rate; None = nobody can say, as while more may come."""
+        if self.state is not BatchState.SEALED or self.is_canceled or not self.rate or not self.unfinished:
+            return None
+        return self.unfinished / self.rate
 
     def as_fields(self) -> dict[str, Any]:
         """Return it as JSON has it, with the total."""
@@ -278,15 +288,21 @@ class Batches(Protocol):
         ...
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted."""
+        """Return it, counted, with its rate."""
         ...
 
     async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round; raises BatchNotFound also where that has not finished."""
         ...
 
-    async def list(self, after: str, limit: int) -> Sequence[Batch]:
-        """Return up to `limit` batches in the store's order of names, from behind one; "" = the first; counted."""
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
+        """Return up to `limit` batches in the store's order of names, from behind one; "" = the first; counted.
+
+        Args:
+            after: a name.
+            limit: at most MOST_LISTED.
+            unfinished: those alone that have not finished.
+        """
         ...
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
@@ -367,6 +383,20 @@ def missing(name: str) -> BatchNotFound:
 def counts_of(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by COUNTED, with zeros for what is not there."""
     return {name: counts.get(name, 0) for name in COUNTED}
+
+
+PACE_SECONDS: Final = 3600.0  # how far back `pace` looks
+PACE_TASKS: Final = 1000  # and how many ends at most: what is found is what a look may cost
+
+
+def pace(count: int, seconds: float | None) -> float | None:
+    """Return how many tasks ended in a second; None = too few did.
+
+    Args:
+        count: how many ended of late, within this round.
+        seconds: how long ago the first of them did.
+    """
+    return None if seconds is None or count < 2 else (count - 1) / max(1.0, seconds)  # noqa: PLR2004 - one is no pace
 
 
 MOST_ROUNDS: Final = 20  # kept of one batch

@@ -294,6 +294,7 @@ def _letters(answer: dict[str, Any]) -> list[DeadLetter]:
             body=body_of(each),
             deliveries=each["deliveries"],
             died=each["died"],
+            batch=each.get("batch"),  # which an older service does not say
         )
         for each in answer["tasks"]
     ]

@@ -52,11 +52,12 @@ class HttpBatches:
         answer = await self._ask("GET", f"{_path(name)}/notice", query={"round": str(number)})
         return RoundNotice(addresses=tuple(answer["addresses"]), round=Round(**answer["round"]))
 
-    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name, MOST_LISTED at most."""
         if limit < 1:
             return []
-        answer = await self._ask("GET", "/batches", query=_page(after, limit))
+        query = _page(after, limit) | ({"unfinished": "true"} if unfinished else {})
+        answer = await self._ask("GET", "/batches", query=query)
         return [Batch.of_fields(each) for each in answer["batches"]]
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:

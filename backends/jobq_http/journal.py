@@ -26,9 +26,10 @@ class HttpJournal:
             return []
         return _records(await self._ask("POST", "/journal/find", {"ids": list(ids)}))
 
-    async def running(self, limit: int) -> list[TaskRecord]:
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
         """Return up to `limit` tasks that are leased, a thousand at most, the longest first."""
-        return await self._shown("running", limit)
+        found = await self._shown("running", limit, {} if batch is None else {"batch": batch})
+        return [each for each in found if batch in (None, each.batch)]  # an older service gives all, and says no batch
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """Return up to `limit` tasks that have not ended, in the store's order of ids."""

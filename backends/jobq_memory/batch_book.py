@@ -3,9 +3,22 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from jobq.batches import Batch, BatchState, Member, Plan, Round, RoundNotice, counts_of, missing, sealed
+from jobq.batches import (
+    PACE_SECONDS,
+    PACE_TASKS,
+    Batch,
+    BatchState,
+    Member,
+    Plan,
+    Round,
+    RoundNotice,
+    counts_of,
+    missing,
+    pace,
+    sealed,
+)
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask
 from jobq.task import Task
@@ -119,17 +132,23 @@ class BatchBook:
         return self._seen(held)
 
     def find(self, name: str) -> Batch:
-        """Return it, counted."""
-        return self._seen(self._found(name))
+        """Return it, counted, with its rate."""
+        held = self._found(name)
+        return replace(self._seen(held), rate=self._rate(held))
 
     def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         held = self._found(name)
         return RoundNotice.of(name, number, held.plan, held.rounds)
 
-    def list(self, after: str, limit: int) -> Sequence[Batch]:
+    def list(self, after: str, limit: int, *, unfinished: bool) -> Sequence[Batch]:
         """Return some, by name."""
-        return [self._seen(self._held[name]) for name in sorted(each for each in self._held if each > after)[:limit]]
+        names = sorted(
+            name
+            for name, held in self._held.items()
+            if name > after and not (unfinished and held.state is BatchState.FINISHED)
+        )
+        return [self._seen(self._held[name]) for name in names[:limit]]
 
     def members(self, name: str, after: str, limit: int, state: str | None) -> Sequence[Member]:
         """Return some of its tasks, by id."""
@@ -163,6 +182,17 @@ class BatchBook:
 
     def _counts(self, held: HeldBatch) -> dict[str, int]:
         return counts_of(Counter(map(self._state, held.entries.values())) | Counter(gone=held.gone))
+
+    def _rate(self, held: HeldBatch) -> float | None:
+        now = self._clock.wall()
+        since = max([now - PACE_SECONDS, *(each.finished for each in held.rounds[-1:])])
+        ends = sorted(
+            entry.died if entry.state is State.DEAD else entry.ended
+            for entry in held.entries.values()
+            if entry.state is State.DEAD or (entry.state is State.DONE and entry.final is None)
+        )
+        ends = [at for at in ends[-PACE_TASKS:] if at > since]
+        return pace(len(ends), now - ends[0] if ends else None)
 
     def _state(self, entry: Entry) -> str:
         if entry.state is State.LEASED:

@@ -47,10 +47,10 @@ class MemoryBatches:
         with self._router.opened(self._queue) as store:
             return store.batches.notice(name, number)
 
-    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""
         with self._router.opened(self._queue) as store:
-            return store.batches.list(after, limit)
+            return store.batches.list(after, limit, unfinished=unfinished)
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
         """Return some of its tasks, by id."""

@@ -33,10 +33,14 @@ class MemoryJournal:
         with self._router.opened(self._queue) as store:
             return [self._record(store.entries[id_]) for id_ in dict.fromkeys(ids) if id_ in store.entries]
 
-    async def running(self, limit: int) -> list[TaskRecord]:
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
         """List what is leased."""
         with self._router.opened(self._queue) as store:
-            leased = [entry for entry in store.entries.values() if entry.state is State.LEASED]
+            leased = [
+                entry
+                for entry in store.entries.values()
+                if entry.state is State.LEASED and batch in (None, entry.batch)
+            ]
             return [self._record(entry) for entry in sorted(leased, key=lambda entry: entry.leased_at)[:limit]]
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
@@ -115,6 +119,7 @@ class MemoryJournal:
             reason=entry.reason or None,
             description=entry.description or None,
             last=entry.attempts[-1][0] if entry.attempts else None,
+            batch=entry.batch,
         )
 
 

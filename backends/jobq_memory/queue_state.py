@@ -249,6 +249,7 @@ class QueueState:
                 body=entry.body,
                 deliveries=entry.deliveries,
                 died=entry.died,
+                batch=entry.batch,
             )
             for entry in list(self._dead.values())[: max(0, limit)]
         ]

@@ -2,9 +2,21 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from jobq.batches import MOST_LISTED, Batch, BatchState, Member, Plan, counts_of, rounds_of
+from jobq.batches import (
+    MOST_LISTED,
+    PACE_SECONDS,
+    PACE_TASKS,
+    Batch,
+    BatchState,
+    Member,
+    Plan,
+    counts_of,
+    pace,
+    rounds_of,
+)
 
 # Of each batch that `found` names. What has ended and is not dead is in jobq.submission alone. That it has ended is no
 # condition of the search: for that the planner might walk through all of the queue that has. And they are searched for
@@ -33,8 +45,22 @@ FIND: Final = f"""
 """  # noqa: S608
 LIST: Final = f"""
     WITH found AS MATERIALIZED (
-        SELECT * FROM jobq.batch WHERE queue_id = $1 AND name > $2 ORDER BY name LIMIT $3)
+        SELECT * FROM jobq.batch WHERE queue_id = $1 AND name > $2 AND (NOT $4 OR state <> 'finished')
+        ORDER BY name LIMIT $3)
     {_COUNTED}
+"""  # noqa: S608
+# What ended last of it; what is dead, of the queue. A time in seconds since the epoch is when its last round ended.
+LATELY: Final = f"""
+    WITH since AS (SELECT greatest(statement_timestamp() - interval '{PACE_SECONDS} seconds', to_timestamp($3)) AS at),
+    asked AS (SELECT batch_id FROM jobq.batch WHERE queue_id = $1 AND name = $2)
+    SELECT count(*), extract(epoch FROM clock_timestamp() - min(at))::float8 FROM (
+        (SELECT ended_at AS at FROM jobq.submission WHERE batch_id = (SELECT batch_id FROM asked)
+            AND ended_at > (SELECT at FROM since) AND outcome IS DISTINCT FROM 'canceled'
+            ORDER BY ended_at DESC LIMIT {PACE_TASKS})
+        UNION ALL
+        (SELECT died_at FROM jobq.dead WHERE queue_id = $1 AND died_at > (SELECT at FROM since)
+            AND batch_id = (SELECT batch_id FROM asked) ORDER BY died_at DESC LIMIT {PACE_TASKS})
+        ORDER BY at DESC LIMIT {PACE_TASKS}) AS ends
 """  # noqa: S608
 NUMBER: Final = "SELECT batch_id FROM jobq.batch WHERE queue_id = $1 AND name = $2"
 # In the order of the index, whatever the database's collation makes of that: a page costs what it holds.
@@ -64,9 +90,18 @@ async def find(connection: Any, queue: int, name: str) -> Batch | None:
     return None if row is None else _batch(row)
 
 
-async def page(connection: Any, queue: int, after: str, limit: int) -> list[Batch]:
+async def find_with_rate(connection: Any, queue: int, name: str) -> Batch | None:
+    """Return a batch, counted, and how fast its tasks end."""
+    batch = await find(connection, queue, name)
+    if batch is None:
+        return None
+    last = max((each.finished for each in batch.rounds), default=0.0)
+    return replace(batch, rate=pace(*await connection.fetchrow(LATELY, queue, name, last)))
+
+
+async def page(connection: Any, queue: int, after: str, limit: int, *, unfinished: bool) -> list[Batch]:
     """Return some, by name, counted."""
-    return [_batch(row) for row in await connection.fetch(LIST, queue, after, min(limit, MOST_LISTED))]
+    return [_batch(row) for row in await connection.fetch(LIST, queue, after, min(limit, MOST_LISTED), unfinished)]
 
 
 async def members(

@@ -72,9 +72,14 @@ class PostgresBatches:
         return await self._sealed(name, canceled=True)
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted."""
+        """Return it, counted, with its rate."""
         links = await self._links()
-        return await self._found(links, name)
+        found: Batch | None = await links.look(
+            lambda connection: batch_rows.find_with_rate(connection, links.queue, name)
+        )
+        if found is None:
+            raise missing(name)
+        return found
 
     async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
@@ -84,11 +89,11 @@ class PostgresBatches:
             raise missing(name)
         return RoundNotice.of(name, number, Plan.decode(row["plan"]), rounds_of(row["rounds"]))
 
-    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""
         links = await self._links()
         found: Sequence[Batch] = await links.look(
-            lambda connection: batch_rows.page(connection, links.queue, after, limit)
+            lambda connection: batch_rows.page(connection, links.queue, after, limit, unfinished=unfinished)
         )
         return found
 

@@ -18,22 +18,31 @@ _TASK: Final = """
         coalesce(due > clock_timestamp(), false) AS is_later,
         CASE WHEN expires_at IS NOT NULL THEN extract(epoch FROM started_at)::float8 END AS leased_at,
         extract(epoch FROM due)::float8 AS due,
-        extract(epoch FROM expires_at - clock_timestamp())::float8 AS lease_left
+        extract(epoch FROM expires_at - clock_timestamp())::float8 AS lease_left,
+        (SELECT name FROM jobq.batch WHERE batch.batch_id = task.batch_id) AS batch
     FROM jobq.task
 """
 FIND: Final = f"{_TASK} WHERE queue_id = $1 AND id = ANY ($2::text[])"
 RUNNING: Final = f"{_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL ORDER BY task.started_at, seq LIMIT $2"
+# Not searched for by the batch: of its tasks a million may wait, and few run.
+RUNNING_OF_BATCH: Final = f"""
+    {_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL
+    AND batch_id + 0 = (SELECT batch_id FROM jobq.batch WHERE queue_id = $1 AND name = $2)
+    ORDER BY task.started_at, seq LIMIT $3
+"""  # noqa: S608 - constants of ours, every value is bound
 # In the order of the index on ids, whatever the database's collation makes of that: a page costs what it holds.
 UNFINISHED: Final = f"{_TASK} WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3"
 IDS_WITH: Final = """
     SELECT id FROM jobq.submission WHERE queue_id = $1 AND strpos(id, $2) > 0 ORDER BY id LIMIT $3
 """
 FIND_DEAD: Final = """
-    SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at
+    SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at,
+        (SELECT name FROM jobq.batch WHERE batch.batch_id = dead.batch_id) AS batch
     FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
 """
 FIND_ENDED: Final = """
-    SELECT id, outcome, extract(epoch FROM ended_at)::float8 AS at
+    SELECT id, outcome, extract(epoch FROM ended_at)::float8 AS at,
+        (SELECT name FROM jobq.batch WHERE batch.batch_id = submission.batch_id) AS batch
     FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[]) AND ended_at IS NOT NULL
 """
 LAST: Final = """
@@ -101,8 +110,10 @@ class PostgresJournal:
 
         return await self._look(work)
 
-    async def running(self, limit: int) -> list[TaskRecord]:
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
         """List what is leased."""
+        if batch is not None:
+            return await self._list(RUNNING_OF_BATCH, batch, limit)
         return await self._list(RUNNING, limit)
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
@@ -218,6 +229,7 @@ def _waiting(row: Any, last: Attempt | None) -> TaskRecord:
         checkpoint=_text(row["checkpoint"]),
         cancel_requested=row["cancel_requested"],
         last=last,
+        batch=row["batch"],
     )
 
 
@@ -232,6 +244,7 @@ def _dead(row: Any, last: Attempt | None) -> TaskRecord:
         reason=row["reason"],
         description=text_of(row["description"]),
         last=last,
+        batch=row["batch"],
     )
 
 
@@ -242,6 +255,7 @@ def _ended(row: Any, last: Attempt | None) -> TaskRecord:
         attempt=0 if last is None else last.attempt,
         at=row["at"],
         last=last,
+        batch=row["batch"],
     )
 
 

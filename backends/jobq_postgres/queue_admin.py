@@ -61,7 +61,8 @@ CLEAR: Final = f"""
 NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died,
-        (extract(epoch FROM died_at) * 1000000)::bigint AS microseconds, size
+        (extract(epoch FROM died_at) * 1000000)::bigint AS microseconds, size,
+        (SELECT name FROM jobq.batch WHERE batch.batch_id = summed.batch_id) AS batch
     FROM (
         SELECT *, sum(octet_length(body) + octet_length(description))
             OVER (ORDER BY died_at, id ROWS UNBOUNDED PRECEDING) AS size
@@ -159,6 +160,7 @@ async def dead_page(
             body=row["body"],
             deliveries=row["deliveries"],
             died=row["died"],
+            batch=row["batch"],
         )
         for row in rows
     ]

@@ -3,9 +3,12 @@
 import logging
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from jobq.batches import (
+    PACE_SECONDS,
+    PACE_TASKS,
     Batch,
     BatchState,
     Member,
@@ -13,6 +16,7 @@ from jobq.batches import (
     RoundNotice,
     counts_of,
     missing,
+    pace,
     rounds_of,
     rounds_with,
 )
@@ -29,6 +33,16 @@ _COLUMNS: Final = (
 )
 _FIND: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name = ?"  # noqa: S608 - constants of ours; so below
 _LIST: Final = f"SELECT {_COLUMNS} FROM batch WHERE queue_id = ? AND name > ? ORDER BY name LIMIT ?"  # noqa: S608
+_LIST_UNFINISHED: Final = _LIST.replace(" ORDER", " AND state <> 'finished' ORDER")
+# What ended last in the queue, by the indexes of what has, and then which of that is of the batch.
+_ENDS: Final = (
+    "SELECT * FROM (SELECT batch_id, outcome, finished_at FROM task WHERE queue_id = :queue AND state = '{}'"
+    " AND finished_at > :since ORDER BY finished_at DESC LIMIT :most)"
+)
+LATELY: Final = (
+    f"SELECT count(*), min(finished_at) FROM ({_ENDS.format('done')} UNION ALL {_ENDS.format('dead')}"  # noqa: S608
+    " ORDER BY finished_at DESC LIMIT :most) WHERE batch_id = :batch AND outcome IS NULL"
+)
 _IS_NOTED: Final = "SELECT 1 FROM outbox LIMIT 1"
 _NOTED: Final = f"SELECT {_COLUMNS} FROM batch WHERE batch_id IN (SELECT batch_id FROM outbox LIMIT ?)"  # noqa: S608
 STATES: Final = "SELECT state, outcome, count(*) FROM task WHERE batch_id = ? GROUP BY state, outcome"
@@ -107,15 +121,28 @@ def find(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch
     return _seen(database, _row(database, queue, name), now)
 
 
+def find_with_rate(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+    """Return a batch, counted, and how fast its tasks end; raises BatchNotFound."""
+    row = _row(database, queue, name)
+    batch = _seen(database, row, now)
+    since = max([now.wall - PACE_SECONDS, *(each.finished for each in batch.rounds[-1:])])
+    values = {"queue": queue, "batch": row[0], "since": since, "most": PACE_TASKS}
+    count, first = database.execute(LATELY, values).fetchone()
+    return replace(batch, rate=pace(count, None if first is None else now.wall - first))
+
+
 def notice(database: sqlite3.Connection, queue: int, name: str, number: int) -> RoundNotice:
     """Return what is to be told of the end of a round; raises BatchNotFound."""
     row = _row(database, queue, name)
     return RoundNotice.of(name, number, Plan.decode(row[5]), rounds_of(row[10]))
 
 
-def listed(database: sqlite3.Connection, queue: int, after: str, limit: int, now: Now) -> Sequence[Batch]:
+def listed(
+    database: sqlite3.Connection, queue: int, after: str, limit: int, now: Now, *, unfinished: bool
+) -> Sequence[Batch]:
     """Return some, by name."""
-    return [_seen(database, row, now) for row in database.execute(_LIST, (queue, after, limit)).fetchall()]
+    statement = _LIST_UNFINISHED if unfinished else _LIST
+    return [_seen(database, row, now) for row in database.execute(statement, (queue, after, limit)).fetchall()]
 
 
 def members(

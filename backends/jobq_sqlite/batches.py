@@ -62,16 +62,18 @@ class SqliteBatches:
         return await self._write(batch_sql.cancel, name)
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted."""
-        return await self._read(lambda database, queue, now: batch_sql.find(database, queue, name, now))
+        """Return it, counted, with its rate."""
+        return await self._read(lambda database, queue, now: batch_sql.find_with_rate(database, queue, name, now))
 
     async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""
         return await self._read(lambda database, queue, _now: batch_sql.notice(database, queue, name, number))
 
-    async def list(self, after: str, limit: int) -> Sequence[Batch]:
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""
-        return await self._read(lambda database, queue, now: batch_sql.listed(database, queue, after, limit, now))
+        return await self._read(
+            lambda database, queue, now: batch_sql.listed(database, queue, after, limit, now, unfinished=unfinished)
+        )
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
         """Return some of its tasks, by id."""

@@ -13,10 +13,15 @@ from jobq_sqlite.task_sql import Now, confirm
 T = TypeVar("T")
 _COLUMNS: Final = (
     "seq, id, state, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,"
-    " cancel_requested, outcome, reason, description"
+    " cancel_requested, outcome, reason, description,"
+    " (SELECT name FROM batch WHERE batch.batch_id = task.batch_id) AS batch"
 )
 _FIND: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id IN ({{}})"  # noqa: S608 - constants of ours
 RUNNING: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND state = 'leased' ORDER BY started_at, seq LIMIT ?"  # noqa: S608
+RUNNING_OF_BATCH: Final = (
+    f"SELECT {_COLUMNS} FROM task WHERE batch_id = (SELECT batch_id FROM batch WHERE queue_id = ? AND name = ?)"  # noqa: S608
+    " AND state = 'leased' ORDER BY started_at, seq LIMIT ?"
+)
 UNFINISHED: Final = (
     f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
     " ORDER BY id LIMIT ?"
@@ -89,8 +94,10 @@ class SqliteJournal:
 
         return await self._read(work)
 
-    async def running(self, limit: int) -> list[TaskRecord]:
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
         """List what is leased."""
+        if batch is not None:
+            return await self._list(RUNNING_OF_BATCH, batch, limit)
         return await self._list(RUNNING, limit)
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
@@ -191,7 +198,7 @@ def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) ->
 def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> TaskRecord:
     (
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
-        cancel_requested, outcome, reason, description,
+        cancel_requested, outcome, reason, description, batch,
     ) = row  # fmt: skip
     state = journal_writer.state_of(
         stored, outcome, is_due=available_at <= now.wall, is_live=(expires_at or 0.0) > now.boottime
@@ -211,4 +218,5 @@ def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> Tas
         reason=reason,
         description=description,
         last=None if last is None else Attempt.decode(*last),
+        batch=batch,
     )

@@ -152,15 +152,24 @@ def dead_page(
     except (ValueError, OverflowError):
         raise ConfigurationError("this is no place in a list of dead letters") from None
     found = database.execute(
-        "SELECT id, reason, description, body, deliveries, finished_at, seq FROM task WHERE queue_id = ?"
+        "SELECT id, reason, description, body, deliveries, finished_at, seq,"
+        " (SELECT name FROM batch WHERE batch.batch_id = task.batch_id) FROM task WHERE queue_id = ?"
         " AND state = 'dead' AND (finished_at, seq) > (?, ?) ORDER BY finished_at, seq LIMIT ?",
         (queue, died, seq, limit),
     )
     letters: list[DeadLetter] = []
     size = 0
-    for id_, reason, text, body, deliveries, died, seq in found:
+    for id_, reason, text, body, deliveries, died, seq, batch in found:
         letters.append(
-            DeadLetter(id=id_, reason=reason, description=text, body=bytes(body), deliveries=deliveries, died=died)
+            DeadLetter(
+                id=id_,
+                reason=reason,
+                description=text,
+                body=bytes(body),
+                deliveries=deliveries,
+                died=died,
+                batch=batch,
+            )
         )
         size += len(body) + len(text)
         if len(letters) == limit or size >= PAGE_BYTES:

@@ -232,6 +232,11 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")(command)
 
 
+def batch_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--batch NAME`: of one batch alone."""
+    return click.option("--batch", metavar="NAME", help="Those of this batch alone.")(command)
+
+
 def full_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--full`, for what is cut on a terminal."""
     return click.option("--full", is_flag=True, help="Cut nothing, however long a command is; only terminals cut.")(

@@ -6,7 +6,7 @@ from typing import Final
 
 from jobq.errors import ConfigurationError
 
-FIELDS: Final = ("id", "state", "command", "host", "attempt", "exit", "signal", "reason", "error", "outcome")
+FIELDS: Final = ("id", "state", "command", "host", "attempt", "exit", "signal", "reason", "error", "outcome", "batch")
 
 
 def parsed(texts: Sequence[str], fields: Sequence[str] | None = FIELDS) -> list[tuple[str, str]]:

@@ -176,6 +176,7 @@ class TaskRecord:
         cancel_requested: whether it is to end.
         reason, description: of a dead letter.
         last: the last attempt that was recorded.
+        batch: the name of the batch that it is of; None = of none, or that is not told.
     """
 
     id: str
@@ -192,6 +193,7 @@ class TaskRecord:
     reason: str | None = None
     description: str | None = None
     last: Attempt | None = None
+    batch: str | None = None
 
     def result(self, output: str = "") -> TaskResult:
         """Return what a task that has ended came to."""

@@ -19,8 +19,13 @@ class Journal(Protocol):
         """Return where these tasks are, at most MOST_IDS; one that is not known is left out."""
         ...
 
-    async def running(self, limit: int) -> list[TaskRecord]:
-        """Return up to `limit` tasks that are leased, or whose lease ran out, the longest first; without `last`."""
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
+        """Return up to `limit` tasks that are leased, or whose lease ran out, the longest first; without `last`.
+
+        Args:
+            limit: how many.
+            batch: the name of one = its tasks alone, of a queue that keeps batches; none are of one that is not there.
+        """
         ...
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:

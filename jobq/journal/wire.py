@@ -11,7 +11,7 @@ from jobq.task import Task
 
 _MOST_BODY_BYTES: Final = 16 * 1024  # of a task in a record: an answer holds hundreds of them
 _MOST_COMMAND: Final = 2000
-_PLAIN = ("id", "attempt", "at", "holder", "leased_at", "lease_left", "checkpoint", "reason", "description")
+_PLAIN = ("id", "attempt", "at", "holder", "leased_at", "lease_left", "checkpoint", "reason", "description", "batch")
 
 
 def record_fields(record: TaskRecord, *, is_whole: bool = True) -> dict[str, Any]:

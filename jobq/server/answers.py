@@ -202,6 +202,10 @@ class BatchShown(Answer):
     counts: Annotated[dict[str, int], Field(description="Of its tasks, by where they are; empty = not told.")] = {}
     total: Annotated[int | None, Field(description="How many were pushed to it.")] = None
     rounds: Annotated[list[BatchRound], Field(description="Those that have finished, oldest first.")] = []
+    rate: Annotated[
+        float | None,
+        Field(description="How many of its tasks ended in a second, of late; null = not known, or a list."),
+    ] = None
 
 
 class BatchNotice(Answer):
@@ -256,6 +260,7 @@ class RawTask(Answer):
     reason: str | None = None
     description: str | None = None
     died: float | None = None
+    batch: Annotated[str | None, Field(description="Of a dead letter: the batch that it is of.")] = None
 
 
 class RawTasks(Answer):
@@ -276,6 +281,7 @@ class JournalRecord(Answer):
     id: str
     state: str
     attempt: int
+    batch: Annotated[str | None, Field(description="The name of the batch that it is of.")] = None
 
 
 class JournalRecords(Answer):

@@ -19,6 +19,11 @@ _LIMIT: Final = Parameter(
 _STATE: Final = Parameter(
     name="state", schema={"type": "string", "enum": ["dead"]}, text="dead = those alone; none = all."
 )
+_UNFINISHED: Final = Parameter(
+    name="unfinished",
+    schema={"type": "string", "enum": ["true"]},
+    text="true = those alone that have not finished; none = all.",
+)
 _ROUND: Final = Parameter(
     name="round", schema={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, text="Its number; it has finished."
 )
@@ -27,11 +32,12 @@ _CHANGED: Final = {"answers": {202: answers.BatchShown}}
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/batches")
 
 
-@ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.BatchPage}, parameters=(AFTER, _LIMIT))
+@ENDPOINTS.add("GET", "", Scope.VIEW, answers={200: answers.BatchPage}, parameters=(AFTER, _LIMIT, _UNFINISHED))
 async def page(call: RequestCall) -> Reply:
     """Show batches with their counts, by name."""
     limit = _LIMIT.read(call.query)
-    found = await batches_of(await call.backend()).list(AFTER.read(call.query) or "", limit)
+    unfinished = _UNFINISHED.read(call.query) == "true"
+    found = await batches_of(await call.backend()).list(AFTER.read(call.query) or "", limit, unfinished=unfinished)
     return 200, {"batches": [_shown(call, each) for each in found], "next": _next([each.name for each in found], limit)}
 
 

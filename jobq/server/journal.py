@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from jobq.formats.task_ids import BATCH
 from jobq.journal.records import TaskRecord
 from jobq.journal.store import Journal, journal_of
 from jobq.journal.wire import attempt_fields, record_fields
@@ -26,6 +27,9 @@ _WINDOW: Final = Parameter(
     schema={"type": "number", "minimum": 0, "maximum": schemas.MAX_DELAY_SECONDS, "default": 3600.0},
     text="Seconds of ends to count.",
 )
+_BATCH: Final = Parameter(
+    name="batch", schema={"type": "string", "pattern": f"^{BATCH.pattern}$"}, text="Its tasks alone; none = all."
+)
 _RECORDS: Final = {
     "answers": {200: answers.JournalRecords},
     "text": "Tasks as they are stored to a token that may read; else what runs, without variables.",
@@ -48,10 +52,10 @@ async def find(call: RequestCall) -> Reply:
     return 200, _shown(call, await (await _journal(call)).find(call.body.ids))
 
 
-@ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT,), **_RECORDS)
+@ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT, _BATCH), **_RECORDS)
 async def running(call: RequestCall) -> Reply:
     """Show what is leased, the longest first."""
-    return 200, _shown(call, await (await _journal(call)).running(LIMIT.read(call.query)))
+    return 200, _shown(call, await (await _journal(call)).running(LIMIT.read(call.query), _BATCH.read(call.query)))
 
 
 @ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)

@@ -102,6 +102,7 @@ def _raw(found: list[Peeked] | list[DeadLetter]) -> Iterator[dict[str, Any]]:
         shown: dict[str, Any] = {"id": each.id, "deliveries": each.deliveries, **body_fields(each.body)}
         if isinstance(each, DeadLetter):
             shown |= {"reason": each.reason, "description": each.description, "died": each.died}
+            shown |= {} if each.batch is None else {"batch": each.batch}
         yield shown
 
 

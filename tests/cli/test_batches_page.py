@@ -36,6 +36,6 @@ def test_the_page_works_as_printed(jobq: Jobq) -> None:
                 else:
                     subprocess.run(words, cwd=jobq.folder, check=True)
                 ran += 1
-    assert ran == 13
+    assert ran == 14
     assert len((jobq.folder / "s7.csv").read_text().splitlines()) == 41
     assert (jobq.folder / "whole").read_text() == "1\n2\n"

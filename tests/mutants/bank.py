@@ -525,6 +525,36 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/service/test_batches.py::test_the_largest_task_that_an_end_may_add_can_be_run",
     ),
     Mutant(
+        name="what runs of all batches is taken for one's, where a service does not tell",
+        file="backends/jobq_http/journal.py",
+        text="[each for each in found if batch in (None, each.batch)]",
+        wrong="found",
+        test="tests/service/test_batches.py::test_an_older_service_says_no_batch_of_a_task",
+    ),
+    Mutant(
+        name="a batch goes at the pace of the round before",
+        file="backends/jobq_sqlite/batch_sql.py",
+        text="max([now.wall - PACE_SECONDS, *(each.finished for each in batch.rounds[-1:])])",
+        wrong="now.wall - PACE_SECONDS",
+        test="tests/conformance/test_sqlite.py"
+        "::test_case[batch.how_long_the_rest_takes_is_told_by_what_ended_in_this_round]",
+    ),
+    Mutant(
+        name="a batch goes at the pace of what is canceled",
+        file="backends/jobq_sqlite/batch_sql.py",
+        text="WHERE batch_id = :batch AND outcome IS NULL",
+        wrong="WHERE batch_id = :batch",
+        test="tests/conformance/test_sqlite.py"
+        "::test_case[batch.how_long_the_rest_takes_is_told_by_what_ended_in_this_round]",
+    ),
+    Mutant(
+        name="a worker that may not look at batches asks for ever",
+        file="jobq/cli/display/running_batch.py",
+        text="self._batch, self._ask_at = None, math.inf",
+        wrong="self._batch = None",
+        test="tests/cli/display/test_live.py::test_no_batch_is_named_where_not_all_that_runs_is_of_it",
+    ),
+    Mutant(
         name="a checkpoint is saved that no attempt can be given",
         file="jobq/server/schemas.py",
         text="        AfterValidator(_startable),\n",

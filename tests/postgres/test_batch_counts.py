@@ -14,8 +14,12 @@ from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, batch_rows
 from jobq_postgres.advance import HOLD_TASKS, IS_LEFT, TAKE
+from jobq_postgres.journal import RUNNING_OF_BATCH, UNFINISHED
+from jobq_postgres.queue_admin import DEAD_LETTERS
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
+
+_DEAD: Final = (1, 10, 0, "", 1_000_000)  # the first letters
 
 _THEN: Final = Plan(then=(Task.new(command="true").encode().decode(),))
 _CALL: Final = 210  # tasks of the largest push
@@ -195,3 +199,13 @@ async def _check(plan: Callable[..., Any]) -> None:
     ):
         assert index in text, text
     assert "Seq Scan" not in text, text
+    text = await plan(batch_rows.LATELY, 1, "s7", 0.0)
+    for index in ("submission_ended_of_batch", "dead_"):
+        assert index in text, text
+    assert "Seq Scan" not in text, text
+    text = await plan(RUNNING_OF_BATCH, 1, "s7", 10)
+    assert "task_leased" in text, text
+    for statement, values in ((RUNNING_OF_BATCH, (1, "s7", 10)), (UNFINISHED, (1, "", 10)), (DEAD_LETTERS, _DEAD)):
+        text = await plan(statement, *values)
+        assert "batch_pkey" in text, text
+        assert "Seq Scan" not in text, text

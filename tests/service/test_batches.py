@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jobq.batches import Batch, BatchState, Plan
+from jobq.cli.display.queue_watch import unfinished_batches
 from jobq.errors import (
     AnswerLost,
     BatchNotFound,
@@ -23,7 +24,7 @@ from jobq.errors import (
     PushUnknown,
 )
 from jobq.settings import Settings
-from jobq.settlement import Complete, Release
+from jobq.settlement import Complete, MoveToDeadLetters, Release
 from jobq.spec import resolve
 from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.task import MAX_BODY_BYTES, Task
@@ -335,6 +336,33 @@ async def test_a_service_that_is_older_is_named() -> None:
         for call in calls:
             with pytest.raises(ConfigurationError, match=r"the service is older than .*; update it"):
                 await call()
+
+
+async def test_an_older_service_says_no_batch_of_a_task(near: HttpBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks at a queue goes on: no batch is known, nothing of one runs, and no rate is."""
+    await near.batches.begin("s7", Plan())
+    await near.push([Task.new(command="true", id=id_, batch="s7") for id_ in ("a", "b")])
+    dead, _ = await near.receive(2, None, NOW)
+    await dead.settle(MoveToDeadLetters("failures", ""))
+    ask = near._ask
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without(each) for name, each in value.items() if name not in ("batch", "rate")}
+        return [without(each) for each in value] if isinstance(value, list) else value
+
+    async def asked(*arguments: Any, query: dict[str, str] | None = None, **more: Any) -> Any:
+        return without(await ask(*arguments, query=without(query or {}), **more))
+
+    assert [each.batch for each in await near.dead_letters(2)] == ["s7"]
+    assert len(await near.journal.running(10, "s7")) == 1
+    monkeypatch.setattr(near, "_ask", asked)
+    assert [each.batch for each in await near.dead_letters(2)] == [None]
+    assert [each.batch for each in await near.journal.running(10)] == [None]
+    assert await near.journal.running(10, "s7") == []
+    assert (await near.batches.find("s7")).rate is None
+    async with older(before_batches) as queue:
+        assert await unfinished_batches(queue) == ()
 
 
 async def test_a_service_that_is_newer_may_say_more(near: HttpBackend, monkeypatch: pytest.MonkeyPatch) -> None:

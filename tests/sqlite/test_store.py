@@ -15,7 +15,7 @@ from jobq.servable import served
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
-from jobq_sqlite import push_sql, queue_admin, task_sql
+from jobq_sqlite import batch_sql, journal, push_sql, queue_admin, task_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
 
 MONTH = 30 * 86400
@@ -203,8 +203,9 @@ async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
         (push_sql.OLD, [0] * 3, ["task_done"]),
         (queue_admin.HOLDS, {"queue": 0}, ["task_dead", "task_leased", "task_ready", "task_scheduled"]),
         (queue_admin.END_ALL_LEASES, [0], ["task_leased"]),
+        (journal.UNFINISHED, [0, "", 1], ["task_id"]),
     ],
-    ids=["claim", "look", "due", "expired", "forget", "delete if empty", "delete"],
+    ids=["claim", "look", "due", "expired", "forget", "delete if empty", "delete", "unfinished"],
 )
 async def test_statements_under_the_lock_use_partial_indexes(
     tmp_path: Path, sql: str, values: object, indexes: list[str]
@@ -225,6 +226,26 @@ async def test_peek_sorts_only_what_its_indexes_have_bounded(tmp_path: Path) -> 
     assert sum("TEMP B-TREE" in step for step in plan) == 1, plan
     used = {word for step in plan for word in step.split() if word.startswith("task_")}
     assert used == {"task_ready", "task_scheduled", "task_leased"}, plan
+
+
+@pytest.mark.parametrize(
+    ("sql", "values", "sorts", "indexes"),
+    [
+        (journal.RUNNING, [0, 1], 1, {"task_leased"}),
+        (journal.RUNNING_OF_BATCH, [0, "s7", 1], 1, {"task_state_in_batch"}),
+        (batch_sql.LATELY, {"queue": 0, "since": 0, "most": 1, "batch": 1}, 2, {"task_done", "task_dead"}),
+    ],
+    ids=["running", "running of a batch", "lately"],
+)
+async def test_looks_sort_only_what_their_indexes_have_bounded(
+    tmp_path: Path, sql: str, values: object, sorts: int, indexes: set[str]
+) -> None:
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+    plan = _plan(tmp_path / "jobs.db", sql, values)
+    assert sum("TEMP B-TREE" in step for step in plan) == sorts, plan
+    assert not [step for step in plan if step.startswith(("SCAN task", "SCAN batch"))], plan
+    assert {word for step in plan for word in step.split() if word.startswith("task_")} == indexes, plan
 
 
 def _plan(path: Path, sql: str, values: object) -> list[str]:

@@ -116,9 +116,9 @@ class TableJournal:
         life = life_meant(map(rows.birth_in, found), birth, apart)
         return [each for each in found if rows.birth_in(each) == life]
 
-    async def running(self, limit: int) -> list[TaskRecord]:
-        """List what is leased, or was."""
-        return await answered(self._running(limit))
+    async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
+        """List what is leased, or was; of a batch nothing is, for this queue keeps none."""
+        return [] if batch is not None else await answered(self._running(limit))
 
     async def _running(self, limit: int) -> list[TaskRecord]:
         first, end = rows.below("l")

@@ -5,17 +5,27 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from jobq.cli.common import ExampleCommand, SuggestingGroup, duration, full_option, json_option, with_queue
+from jobq.cli.common import (
+    ExampleCommand,
+    SuggestingGroup,
+    duration,
+    full_option,
+    json_option,
+    read_settings,
+    with_queue,
+)
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.errors import JobqError
 from jobq.formats import durations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from jobq.backend import Backend
     from jobq.batches import Batch, Batches
-    from jobq.results.rows import Cost
+    from jobq.lease.store import LeaseRecord
+    from jobq.settings import Settings
 
 _PAGE: Final = 500
 _UNKNOWN: Final = 75
@@ -71,20 +81,48 @@ def list_(ctx: click.Context, full: bool, as_json: bool) -> int:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, name: str, cost: bool, as_json: bool) -> int:
-    """Show where a batch is: its counts, now and at the end of each round."""
+    """Show where a batch is: its counts, now and at the end of each round.
+
+    Of an open one, whether its push still goes on, where that can be gone on with; of a sealed one, about how long the
+    rest takes, by what has ended of it in the last hour.
+    """
+    settings = read_settings()
 
     async def work(backend: "Backend") -> None:
-        from jobq.batches import batches_of  # noqa: PLC0415
+        from jobq.batches import BatchState, batches_of  # noqa: PLC0415
 
         found = await batches_of(backend).find(name)
-        if not cost:
-            _put(found, as_json=as_json)
-            return
-        from jobq.results.rows import cost_of  # noqa: PLC0415
+        lease = await _push_lease(backend, settings, name) if found.state is BatchState.OPEN else None
+        more: dict[str, object] = {}
+        pushing, spent = "", ""
+        if lease is not None:
+            pusher = more["pusher"] = None if lease.state != "active" else lease.holder
+            pushing = f"{'nobody' if pusher is None else terminal.visible(pusher)} is pushing"
+        if cost:
+            from jobq.results.rows import cost_of  # noqa: PLC0415
 
-        _put(found, as_json=as_json, cost=await cost_of(backend, name))
+            used = await cost_of(backend, name)
+            more["cost"] = used._asdict()
+            slots, cpu = (durations.show(round(each, 1)) for each in (used.seconds, used.cpu_seconds))
+            spent = f"{slots} of slots, {cpu} of CPU, in {used.attempts} attempts"
+        _put(found, as_json=as_json, more=more, pushing=pushing, spent=spent)
 
-    return with_queue(ctx, work, brief=True)
+    return with_queue(ctx, work, settings, brief=settings.leases is None)  # else there are two queues to be looked at
+
+
+async def _push_lease(backend: "Backend", settings: "Settings", name: str) -> "LeaseRecord | None":
+    """Return the lease under which a push to a batch goes on; None = it has none, or nobody here may know."""
+    from contextlib import nullcontext  # noqa: PLC0415
+
+    from jobq.lease.store import store_of  # noqa: PLC0415
+    from jobq.spec import resolve  # noqa: PLC0415
+
+    keeper = nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings)
+    try:
+        async with keeper as held:
+            return await store_of(held).read(f"push:{name}")
+    except JobqError:  # what was asked for is the batch
+        return None
 
 
 @batch.command(cls=ExampleCommand, examples=("jobq demo batch wait s7", "jobq demo batch wait s7 --timeout 1h"))
@@ -206,17 +244,18 @@ def _changed(ctx: click.Context, change: "Callable[[Batches], Awaitable[Batch]]"
     return with_queue(ctx, work, brief=True)
 
 
-def _put(found: "Batch", *, as_json: bool, cost: "Cost | None" = None) -> None:
+def _put(
+    found: "Batch",
+    *,
+    as_json: bool,
+    more: "Mapping[str, object] | None" = None,
+    pushing: str = "",
+    spent: str = "",
+) -> None:
     from jobq.cli.display import format_batch  # noqa: PLC0415
 
     if as_json:
-        more = {} if cost is None else {"cost": cost._asdict()}
-        terminal.put_json({**format_batch.as_json(found), **more})
+        terminal.put_json({**format_batch.as_json(found), **(more or {})})
         return
-    for label, text in format_batch.details(found):
+    for label, text in [*format_batch.details(found, pushing), *([("cost", spent)] if spent else [])]:
         terminal.put(f"{label + ':':<12}{text}")
-    if cost is not None:
-        spent = (
-            f"{durations.show(round(cost.seconds, 1))} of slots, {durations.show(round(cost.cpu_seconds, 1))} of CPU"
-        )
-        terminal.put(f"{'cost:':<12}{spent}, in {cost.attempts} attempts")

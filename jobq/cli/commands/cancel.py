@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobq.journal.records import Canceled, TaskRecord
     from jobq.journal.store import Journal
 
-_FIELDS: Final = ("id", "state", "command", "host", "attempt")
+_FIELDS: Final = ("id", "state", "command", "host", "attempt", "batch")
 _PAGE: Final = 500
 _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
 
@@ -35,7 +35,7 @@ _SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"
     "where",
     multiple=True,
     metavar="FIELD=PATTERN",
-    help="Those of which this holds; FIELD is id, state, command, host or attempt, * in PATTERN stands for anything.",
+    help="Those of which this holds; FIELD is id, state, command, host, attempt or batch; * stands for anything.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask, for --all.")
 @json_option
@@ -130,4 +130,5 @@ def _values(record: "TaskRecord") -> dict[str, object]:
         "command": format_task.what_runs(record.body),
         "host": (record.holder or "").rpartition(":")[0],
         "attempt": record.attempt,
+        "batch": record.batch,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from jobq.cli import completions, whole_ids
-from jobq.cli.common import ExampleCommand, SuggestingGroup, full_option, json_option, with_queue
+from jobq.cli.common import ExampleCommand, SuggestingGroup, batch_option, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
 from jobq.errors import JobqError, MalformedTask, PushError
@@ -27,7 +27,7 @@ _where_option: Final = click.option(
     "--where",
     multiple=True,
     metavar="FIELD=PATTERN",
-    help="Those of which this holds: FIELD is id, reason, exit, error, host or command; * stands for anything.",
+    help="Those of which this holds: FIELD is id, reason, exit, error, host, command or batch; * stands for anything.",
 )
 _group_option: Final = click.option("--group", metavar="GROUP", help="Those of a group that `list --group-by` names.")
 
@@ -51,6 +51,7 @@ def dead() -> None:
     short_help="List dead letters, oldest first.",
     examples=(
         "jobq demo dead list -n 100",
+        "jobq demo dead list --batch s7",
         "jobq demo dead list --json",
         "jobq demo dead list --group-by exit,error,host",
     ),
@@ -61,10 +62,11 @@ def dead() -> None:
     metavar="FIELDS",
     help="Count those that have these in common: some of reason, exit, error, host, separated by commas.",
 )
+@batch_option
 @full_option
 @json_option
 @click.pass_context
-def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_json: bool) -> int:
+def list_(ctx: click.Context, limit: int, group_by: str | None, batch: str | None, full: bool, as_json: bool) -> int:
     """List dead letters, oldest first: id, when it died, deliveries, why, what ran.
 
     With --group-by, count what they have in common: how the last attempt ended, its last words with numbers, paths and
@@ -75,9 +77,9 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_j
         if group_by is not None:
             from jobq.cli.display import dead_letter_groups  # noqa: PLC0415 - most lists are plain
 
-            await dead_letter_groups.put_groups(backend, group_by, as_json=as_json)
+            await dead_letter_groups.put_groups(backend, group_by, batch, as_json=as_json)
             return
-        letters = await backend.dead_letters(limit + 1)
+        letters = await _of_batch(backend, batch, limit + 1) if batch else await backend.dead_letters(limit + 1)
         rows: list[tuple[str, ...]] = []
         for letter in letters[:limit]:
             if as_json:
@@ -89,6 +91,20 @@ def list_(ctx: click.Context, limit: int, group_by: str | None, full: bool, as_j
             terminal.say(f"there are more than {limit}; -n N shows more")
 
     return with_queue(ctx, work, brief=True)
+
+
+async def _of_batch(backend: "Backend", name: str, limit: int) -> "list[DeadLetter]":
+    """Return up to so many of a batch, oldest first; others are looked through until these are found."""
+    from jobq.batches import batches_of  # noqa: PLC0415 - as above
+
+    wanted = min(limit, (await batches_of(backend).find(name)).counts.get("dead", limit))
+    asked = _BATCH
+    while True:
+        letters = await backend.dead_letters(asked)
+        found = [letter for letter in letters if letter.batch == name]
+        if len(found) >= wanted or len(letters) < asked:
+            return found[:limit]
+        asked *= 4
 
 
 def _row(letter: "DeadLetter") -> tuple[str, ...]:
@@ -106,6 +122,7 @@ def _as_json(letter: "DeadLetter", *, env: bool) -> dict[str, Any]:
         "description": letter.description,
         "deliveries": letter.deliveries,
         "died": format_task.moment(letter.died),
+        **({} if letter.batch is None else {"batch": letter.batch}),
         **format_task.as_json(letter.body, env=env),
     }
 
@@ -165,6 +182,7 @@ def _show(letter: "DeadLetter", attempts: "Sequence[Attempt]", *, env: bool) -> 
         ("reason", terminal.visible(letter.reason)),
         ("died", format_task.local_time(letter.died)),
         ("deliveries", str(letter.deliveries)),
+        *([] if letter.batch is None else [("batch", terminal.visible(letter.batch))]),
         *format_task.details(letter.body, env=env),
         *(("attempt", format_journal.attempt_line(attempt)) for attempt in attempts),
     ]

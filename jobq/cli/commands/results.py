@@ -59,7 +59,7 @@ def results(
     """
     if name is None:
         raise click.UsageError(
-            "of which batch? --batch NAME; `jobq QUEUE batch list` shows them, `jobq QUEUE status ID` what a task came to"
+            "of which batch? --batch NAME; `jobq QUEUE batch list` shows them, `jobq QUEUE status ID` what one came to"
         )
     only = None if columns is None else [each.strip() for each in columns.split(",") if each.strip()]
     if only == []:

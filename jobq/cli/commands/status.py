@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from jobq.cli import completions, whole_ids
-from jobq.cli.common import ExampleCommand, duration, full_option, json_option, read_settings, spec_of, with_queue
+from jobq.cli.common import (
+    ExampleCommand,
+    batch_option,
+    duration,
+    full_option,
+    json_option,
+    read_settings,
+    spec_of,
+    with_queue,
+)
 from jobq.cli.display import format_journal, terminal
 from jobq.errors import ConfigurationError
 
@@ -61,32 +70,45 @@ def say_missing(ids: list[str], *, as_json: bool) -> int:
     return terminal.not_found(f"no task with the id {', '.join(ids)} is known", as_json=as_json, ids=ids)
 
 
-@click.command(cls=ExampleCommand, examples=("jobq demo ps", "watch jobq demo ps", "jobq demo ps --json"))
+@click.command(
+    cls=ExampleCommand,
+    examples=("jobq demo ps", "watch jobq demo ps", "jobq demo ps --batch s7", "jobq demo ps --json"),
+)
 @click.option(
     "-n", "--limit", type=click.IntRange(1, _MOST_LISTED), default=1000, help="How many at most. Default: 1000."
 )
+@batch_option
 @full_option
 @json_option
 @click.pass_context
-def ps(ctx: click.Context, limit: int, full: bool, as_json: bool) -> int:
+def ps(ctx: click.Context, limit: int, batch: str | None, full: bool, as_json: bool) -> int:
     """Show what runs: worker, age, attempt, progress, CPU and memory, what is left of the lease, what runs.
 
     What is shown of a running task is as old as its last heartbeat, which comes four times in a lease. A task whose
     lease is over does not run any more: its worker died, and the next one that asks starts it again. The last line says
     how many wait, how fast tasks end, and about how long the rest takes; a journal in a table is too slow for that.
+    With --batch it says that of the batch.
     """
 
     async def work(backend: "Backend") -> None:
         from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
 
         journal = journal_of(backend)
-        records = await journal.running(limit)
+        if batch is not None:
+            from jobq.batches import batches_of  # noqa: PLC0415 - as above
+            from jobq.cli.display import format_batch  # noqa: PLC0415 - as above
+
+            seen = await batches_of(backend).find(batch)
+        records = await (journal.running(limit) if batch is None else journal.running(limit, batch))
         if as_json:
             for record in records:
                 terminal.put_json(format_journal.record_as_json(record))
             return
         for line in format_journal.running(records, 0 if full else terminal.width()) if records else ():
             terminal.put(line)
+        if batch is not None:
+            terminal.say(f"batch {batch}: {format_batch.how_far(seen)}")
+            return
         found = None if backend.capabilities.journal_lags else await journal.stats(_HOUR.total_seconds())
         terminal.say(format_journal.how_far(len(records), found))
 

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,49 +13,32 @@ import click
 
 from jobq.cli.common import ExampleCommand, duration, json_option, with_queue
 from jobq.cli.display import format_journal, terminal
-from jobq.errors import BackendUnavailable, JobqError
+from jobq.cli.display.queue_watch import MOST_BATCHES, TopSnapshot, WatchedQueue
 from jobq.formats import durations
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from jobq.backend import Backend, QueueStats
-    from jobq.journal.records import JournalStats, TaskRecord
+    from jobq.batches import Batch
+    from jobq.journal.records import TaskRecord
 
 _DEFAULT: Final = timedelta(seconds=2)
 _LEAST: Final = timedelta(milliseconds=100)
-_ANSWER_SECONDS: Final = 30.0
-_MOST_ROWS: Final = 200
-_HOUR_SECONDS: Final = 3600.0
 _COUNTS: Final = ("visible", "leased", "scheduled", "dead", "total")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopSnapshot:
-    """What one look at a queue saw.
-
-    Attributes:
-        at: monotonic time in seconds.
-        stats: where its tasks are.
-        journal: what ended in the last hour, and how long the oldest waits; None = it keeps no journal.
-        running: what runs, where there is a journal.
-        fault: why nothing was seen; the rest is of the look before.
-    """
-
-    at: float
-    stats: "QueueStats"
-    journal: "JournalStats | None" = None
-    running: "list[TaskRecord]" = field(default_factory=list)
-    fault: str = ""
-
-
-@click.command(cls=ExampleCommand, examples=("jobq demo top", "jobq demo top --interval 10s", "jobq demo top --once"))
+@click.command(
+    cls=ExampleCommand,
+    examples=("jobq demo top", "jobq demo top --batch s7", "jobq demo top --interval 10s", "jobq demo top --once"),
+)
+@click.option("--batch", metavar="NAME", help="Watch this batch: its counts, what of it runs, how long the rest takes.")
 @click.option("--interval", metavar="DURATION", callback=duration, help="Between two looks. Default: 2s.")
 @click.option("--once", is_flag=True, help="TopSnapshot once, print it and end.")
 @json_option
 @click.pass_context
-def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: bool) -> int:
-    """Show a queue as it lives: tasks by state, what ended lately, what runs now. Ctrl-C ends it.
+def top(ctx: click.Context, batch: str | None, interval: timedelta | None, once: bool, as_json: bool) -> int:
+    """Show a queue as it lives: tasks by state, what ended lately, open batches, what runs now. Ctrl-C ends it.
 
     Where there is no terminal, or one that cannot move its cursor, it looks once. A queue without a journal shows its
     counts and how they change; each look is a request that Azure bills.
@@ -65,13 +48,14 @@ def top(ctx: click.Context, interval: timedelta | None, once: bool, as_json: boo
         raise click.BadParameter(f"at least {durations.show(_LEAST)}", ctx, param_hint="--interval")
 
     async def work(backend: "Backend") -> None:
-        found = await _look(backend)
+        watched = WatchedQueue(backend, batch)
+        found = await watched.look()
         if as_json:
-            await _as_json(backend, found, pause, once=once)
+            await _as_json(watched, found, pause, once=once)
         elif once or not _is_screen():
             _print(_drawn(backend.name, found))
         else:
-            await _live(backend, found, pause)
+            await _live(watched, found, pause)
 
     return with_queue(ctx, work, interruptible=True)  # SIGTERM too leaves the terminal as it was
 
@@ -81,59 +65,49 @@ def _is_screen() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in {"", "dumb"}
 
 
-async def _look(backend: "Backend", before: TopSnapshot | None = None) -> TopSnapshot:
-    """Look once; after the first time a fault is shown rather than raised: it may pass."""
-    from jobq.journal.store import KeepsJournal  # noqa: PLC0415 - --help must not pay for it
-
-    try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            journal = backend.journal if isinstance(backend, KeepsJournal) else None
-            stats = await backend.stats()
-            if journal is None:
-                return TopSnapshot(at=time.monotonic(), stats=stats)
-            kept = await journal.stats(_HOUR_SECONDS)
-            return TopSnapshot(
-                at=time.monotonic(), stats=stats, journal=kept, running=await journal.running(_MOST_ROWS)
-            )
-    except (JobqError, TimeoutError) as error:
-        fault = str(error) or f"no answer within {_ANSWER_SECONDS:.3g} s"
-        if before is None:
-            raise error if isinstance(error, JobqError) else BackendUnavailable(fault) from None
-        return replace(before, fault=fault)
-
-
-async def _as_json(backend: "Backend", found: TopSnapshot, pause: timedelta, *, once: bool) -> None:
+async def _as_json(watched: WatchedQueue, found: TopSnapshot, pause: timedelta, *, once: bool) -> None:
     while True:
         terminal.put_json(_object(found))
         terminal.flush()
         if once or not sys.stdout.isatty():
             return
         await asyncio.sleep(pause.total_seconds())
-        found = await _look(backend, found)
+        found = await watched.look(found)
 
 
 def _object(found: TopSnapshot) -> dict[str, Any]:
+    from jobq.cli.display import format_batch  # noqa: PLC0415 - as above
+
     journal = found.journal
+    paused = None if found.stats.paused is None else asdict(found.stats.paused)
+    if found.batch is not None:
+        return {
+            "batch": format_batch.as_json(found.batch),
+            "paused": paused,
+            "running": [format_journal.record_as_json(record) for record in found.running or ()],
+            "fault": found.fault or None,
+        }
     return {
         "counts": _counts(found.stats),
-        "paused": None if found.stats.paused is None else asdict(found.stats.paused),
+        "paused": paused,
+        "batches": [format_batch.as_json(each) for each in found.batches[:MOST_BATCHES]],
         "ended": None if journal is None else dict(journal.ended),
         "window_s": None if journal is None else journal.window_seconds,
         "oldest_ready_s": None if journal is None else journal.oldest_ready_seconds,
-        "running": [format_journal.record_as_json(record) for record in found.running],
+        "running": [format_journal.record_as_json(record) for record in found.running or ()],
         "fault": found.fault or None,
     }
 
 
-async def _live(backend: "Backend", found: TopSnapshot, pause: timedelta) -> None:
+async def _live(watched: WatchedQueue, found: TopSnapshot, pause: timedelta) -> None:
     from rich.live import Live  # noqa: PLC0415 - only a terminal needs it
 
     first, before = found, None
     with Live(screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(backend.name, found, before, first, height=live.console.height), refresh=True)
+            live.update(_drawn(watched.backend.name, found, before, first, height=live.console.height), refresh=True)
             await asyncio.sleep(pause.total_seconds())
-            before, found = found, await _look(backend, found)
+            before, found = found, await watched.look(found)
 
 
 def _print(drawn: "RenderableType") -> None:
@@ -166,10 +140,10 @@ def _drawn(
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    lines = [
-        Text(f"{terminal.visible(queue)}  {time.strftime('%H:%M:%S')}", style="bold"),
-        Text(_sentence(_counts(found.stats))),
-    ]
+    lines = [Text(f"{terminal.visible(queue)}  {time.strftime('%H:%M:%S')}", style="bold")]
+    if found.batch is None:
+        lines.append(Text(_sentence(_counts(found.stats))))
+    lines += map(Text, _batches(found))
     if found.stats.paused is not None:
         lines.append(Text(terminal.visible(str(found.stats.paused)), style="yellow"))
     if found.journal is not None:
@@ -179,24 +153,38 @@ def _drawn(
         lines.append(Text(f"attempts ended in the last hour: {ended}{format_journal.pace(found.journal)}"))
         if (rate := _rate(found, before)) is not None:
             lines.append(Text(f"ending now: {rate:.3g}/s"))
-    else:
-        if first is not None and first is not found:
-            lines.append(Text(_change(found, first)))
+    elif found.batch is None and first is not None and first is not found:
+        lines.append(Text(_change(found, first)))
+    if found.running is None:
         lines.append(Text("this queue keeps no journal: what runs is not known", style="dim"))
     if found.fault:
         lines.append(Text(f"the last look failed: {terminal.visible(found.fault)}", style="red"))
-    if found.journal is not None:
-        lines += [Text(""), *map(Text, _running(found, height - len(lines) - 1 if height else 0))]
+    if found.running is not None:
+        lines += [Text(""), *map(Text, _running(found.running, height - len(lines) - 1 if height else 0))]
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
 
 
-def _running(found: TopSnapshot, height: int) -> list[str]:
+def _batches(found: TopSnapshot) -> list[str]:
+    """Return how far the batch is that is watched, or those are that have not finished."""
+    from jobq.cli.display import format_batch  # noqa: PLC0415 - as above
+
+    def line(batch: "Batch") -> str:
+        left = found.left.get(batch.name, "")
+        return f"batch {terminal.visible(batch.name)}: {format_batch.how_far(batch, left)}"
+
+    if found.batch is not None:
+        return [line(found.batch), format_batch.counts(found.batch)]
+    more = ["and more batches: `batch list` shows them"] if len(found.batches) > MOST_BATCHES else []
+    return [*map(line, found.batches[:MOST_BATCHES]), *more]
+
+
+def _running(records: "list[TaskRecord]", height: int) -> list[str]:
     """Return what runs, in as many lines as there are; what has no room is counted."""
-    if not found.running:
+    if not records:
         return ["nothing runs"]
-    lines = format_journal.running(found.running, 0)
+    lines = format_journal.running(records, 0)
     if not height or len(lines) <= height:
         return lines
     room = max(0, height - 1)

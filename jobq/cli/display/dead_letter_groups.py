@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jobq.backend import Backend, DeadLetter
 
 MOST: Final = 100_000  # dead letters that are looked at
-FIELDS: Final = ("id", "reason", "exit", "error", "host", "command")
+FIELDS: Final = ("id", "reason", "exit", "error", "host", "command", "batch")
 
 
 @dataclass
@@ -42,6 +42,7 @@ async def facts_of(backend: "Backend") -> list[tuple["DeadLetter", dict[str, str
                 "error": error_of(letter.description),
                 "host": hosts.get(letter.id, ""),
                 "command": format_task.what_runs(letter.body),
+                "batch": letter.batch or "",
             },
         )
         for letter in letters
@@ -59,11 +60,13 @@ async def _hosts(backend: "Backend", ids: Sequence[str]) -> dict[str, str]:
     return found
 
 
-async def put_groups(backend: "Backend", text: str, *, as_json: bool) -> None:
-    """Print the groups of dead letters, the largest first."""
+async def put_groups(backend: "Backend", text: str, batch: str | None, *, as_json: bool) -> None:
+    """Print the groups of dead letters, of a batch or of all, the largest first."""
     grouping = checked_grouping(text)
     groups: dict[str, _Group] = {}
     for letter, facts in await facts_of(backend):
+        if batch not in (None, letter.batch):
+            continue
         name = group_of(facts, grouping)
         group = groups.setdefault(name, _Group({key: facts[key] for key in grouping}, first=letter.died))
         group.ids.append(letter.id)

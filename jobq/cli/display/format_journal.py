@@ -37,6 +37,8 @@ def record_as_json(record: "TaskRecord") -> dict[str, Any]:
         "last": None if record.last is None else attempt_as_json(record.last),
         "task": format_task.as_json(record.body, env=False)["task"] if record.body else None,
     }
+    if record.batch is not None:
+        held["batch"] = record.batch
     if record.beat is not None:
         beat = record.beat
         held["running"] = {
@@ -97,6 +99,7 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
     rows: list[tuple[str, str | None]] = [
         ("id", visible(record.id)),
         ("state", state_of(record)),
+        ("batch", record.batch and visible(record.batch)),
         ("attempt", str(record.attempt)),
         ("since", None if record.at is None else format_task.local_time(record.at)),
         ("worker", record.holder and visible(record.holder)),

@@ -19,6 +19,7 @@ from typing import Any, Final
 from jobq.backend import Backend, QueueStats
 from jobq.cli.display import slot_table, terminal
 from jobq.cli.display.live_frame import Draw
+from jobq.cli.display.running_batch import RunningBatch
 from jobq.cli.display.time_left import TimeLeft
 from jobq.events import Event, Events
 from jobq.formats import strict_json
@@ -126,11 +127,16 @@ class Depth:
     Args:
         connect: makes a backend for this alone.
         ask_seconds: between two looks, at least.
+        batch: is let look, too; what it sees stands on a line of its own.
     """
 
     def __init__(
-        self, connect: Callable[[], AbstractAsyncContextManager[Backend]], ask_seconds: float = _ASK_SECONDS
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Backend]],
+        ask_seconds: float = _ASK_SECONDS,
+        batch: RunningBatch | None = None,
     ) -> None:
+        self._batch = batch
         self._connect = connect
         self._ask_seconds = ask_seconds
         self._stats: QueueStats | None = None
@@ -148,6 +154,8 @@ class Depth:
                         began = time.monotonic()
                         async with asyncio.timeout(_ANSWER_SECONDS):
                             self._stats = await backend.stats()
+                            if self._batch is not None:
+                                await self._batch.look(backend)
                         self._asked, self._trouble = time.monotonic(), ""
                         self._time_left.note(self._asked, self._stats.unfinished)
                         await self._pause(began)
@@ -247,13 +255,14 @@ async def of_worker(
         sampler: its sampler.
     """
     pause = _ASK_HERE_SECONDS if parse(spec).scheme in _HERE else _ASK_SECONDS
-    progress, depth = TaskCounts(), Depth(lambda: resolve(spec, settings), pause)
+    batch = RunningBatch(lambda: [watch.task.id for watch in sampler.watched if watch.task is not None])
+    progress, depth = TaskCounts(), Depth(lambda: resolve(spec, settings), pause, batch)
     events.subscribe(progress.on_event)
     view = LiveView(
         show,
         sampler=sampler,
         slots=settings.num_workers,
-        below=lambda now: (progress.line(now), depth.line(now)),
+        below=lambda now: (progress.line(now), depth.line(now), *batch.lines()),
     )
     async with beside(view.run(), depth.watch()):
         yield

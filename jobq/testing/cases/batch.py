@@ -5,6 +5,7 @@ from typing import Any
 
 from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of
 from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, DuplicateTask, MalformedTask
+from jobq.journal.store import KeepsJournal
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.cases import case
@@ -318,6 +319,73 @@ async def params_are_kept_with_the_task(bench: Bench) -> None:
     assert [each.state for each in found] == ["succeeded", "dead", "ready"]
     for number, each in enumerate(found):
         assert [type(value) for value in each.params.values()] == [type(value) for value in params[number].values()]
+
+
+@case("batches")
+async def a_task_says_its_batch_wherever_it_is(bench: Bench) -> None:
+    """In the journal as a dead letter; what runs is found by its batch, and a batch that has finished is left out."""
+    batches, backend = _of(bench), bench.backend
+    for name in ("s7", "s8"):
+        await batches.begin(name, Plan())
+    await batches.seal("s8")
+    (other,) = await bench.pushed()
+    await bench.take()
+    pushed = {each.id for each in await bench.pushed(4, batch="s7")}
+    held = {each.id: each for each in [await bench.take() for _ in range(3)]}
+    done, dead, runs = held
+    (waits,) = pushed - held.keys()
+    await held[done].settle(Complete(DONE))
+    await held[dead].settle(MoveToDeadLetters("failures", "by the suite"))
+    assert [(each.id, each.batch) for each in await backend.dead_letters(10)] == [(dead, "s7")]
+    await _finished(bench, "s8")
+    assert [each.name for each in await batches.list("", 10, unfinished=True)] == ["s7"]
+    assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
+    journal = backend.journal if isinstance(backend, KeepsJournal) else None
+    if journal is not None:
+        found = {each.id: each.batch for each in await journal.find([other.id, done, dead, runs, waits])}
+        assert found == {other.id: None, **dict.fromkeys((done, dead, runs, waits), "s7")}, found
+        assert {each.id: each.batch for each in await journal.running(10)} == {other.id: None, runs: "s7"}
+        assert [each.id for each in await journal.running(10, "s7")] == [runs]
+        assert await journal.running(10, "none") == []
+        assert {each.id: each.batch for each in await journal.unfinished("", 10)} == {
+            other.id: None, runs: "s7", waits: "s7"
+        }  # fmt: skip
+
+
+@case("batches")
+async def how_long_the_rest_takes_is_told_by_what_ended_in_this_round(bench: Bench) -> None:
+    """Once two have ended, done or dead; not by what was canceled, of another batch, or in a round before."""
+    batches = _of(bench)
+    await batches.begin("s8", Plan())
+    await bench.pushed(3, batch="s8")
+    runs = await bench.take()
+    await batches.cancel("s8")
+    other = await batches.find("s8")
+    assert (other.state, other.counts["canceled"], other.rate) == (BatchState.SEALED, 2, None)
+    await runs.settle(Complete(DONE))
+    await batches.begin("s7", Plan())
+    await bench.pushed(8, batch="s7")
+    first = await bench.take()
+    assert (await batches.find("s7")).rate is None
+    await first.settle(Complete(DONE))
+    assert (await batches.find("s7")).rate is None, "one is no pace"
+    await bench.clock.advance(2.0)
+    second, third, *rest = await bench.take_all(7)
+    await second.settle(Complete(DONE))
+    await third.settle(MoveToDeadLetters("failures", "by the suite"))
+    seen = await batches.find("s7")
+    assert seen.rate is not None
+    assert 0.1 <= seen.rate <= 1.0, seen.rate  # two in about two seconds after the first
+    assert seen.seconds_left is None, "more may come"
+    left = (await batches.seal("s7"), await batches.find("s7"))[1].seconds_left
+    assert left is not None
+    assert 5.0 <= left <= 50.0, left  # five at that rate
+    for each in rest:
+        await each.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    await bench.clock.advance(1.0)
+    await bench.backend.redrive([third.id])
+    assert ((await batches.find("s7")).round, (await batches.find("s7")).rate) == (2, None)
 
 
 def _of(bench: Bench) -> Batches:

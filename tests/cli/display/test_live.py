@@ -11,13 +11,18 @@ import pytest
 from rich.cells import cell_len
 
 from jobq.backend import QueueStats
-from jobq.cli.display import live_view, slot_table
+from jobq.batches import Plan
+from jobq.cli.display import live_view, running_batch, slot_table
 from jobq.cli.display.live_view import Depth, TaskCounts, of_worker
+from jobq.cli.display.running_batch import RunningBatch
 from jobq.cli.display.time_left import TimeLeft
+from jobq.clock import SystemClock
+from jobq.errors import AccessDenied
 from jobq.events import Event, Events
 from jobq.run.process.usage import UsageReading, UsageSampler
 from jobq.settings import Settings
 from jobq.task import Task
+from jobq_memory import MemoryBackend, Router
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.display.conftest import WAIT, Opened, release
 from tests.cli.terminals import Terminal
@@ -49,6 +54,45 @@ def test_slots_and_counts_below_the_lines(jobq: Jobq, opened: Opened) -> None:
         assert "memory" not in terminal.scrolled
         assert terminal.scrolled.count("| quick") == 3
         assert "worker stopped (succeeded=5, failed=1" in terminal.scrolled
+
+
+def test_the_last_line_is_of_the_batch_that_it_works_at(jobq: Jobq, opened: Opened) -> None:
+    """While all that runs is of it."""
+    jobq("demo", "push", "--batch", "s7", "-c", "true", "-c", WAIT, "-c", WAIT)
+    with opened("demo", "worker", "-n", "2") as terminal:
+        terminal.until_shows("batch s7: sealed, 1 of 3, 2 running")
+        assert [line for line in terminal.lines if line][-1].startswith("batch s7: ")
+        release(jobq)
+        assert terminal.wait() == 0
+
+
+async def test_no_batch_is_named_where_not_all_that_runs_is_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor of a queue that has none, which is asked about one task and no more; a refusal is the last."""
+    running = list[str]()
+    monkeypatch.setattr(running_batch, "_ASK_SECONDS", 0.0)
+    async with MemoryBackend(Router(SystemClock()), "demo") as queue:
+        await queue.create()
+        seen = RunningBatch(lambda: running)
+        await seen.look(queue)
+        await queue.batches.begin("s7", Plan())
+        await queue.push([Task.new(command="true", id=id_, batch="s7") for id_ in ("a", "b")])
+        await queue.push([Task.new(command="true", id="c")])
+        for ids, lines in ((["c"], 0), (["a", "c"], 0), (["a"], 1), (["b", "a"], 1), ([], 1), (["c", "a"], 0), ([], 0)):
+            running[:] = ids
+            await seen.look(queue)
+            assert seen.lines() == ["batch s7: open, 0 of 2"] * lines, ids
+        running[:] = ["a"]
+        refusals = list[str]()
+
+        async def refuse(*_: object) -> None:
+            refusals.append("")
+            raise AccessDenied("by a token that may not look")
+
+        monkeypatch.setattr(type(queue.batches), "find", refuse)
+        for _ in range(3):
+            await seen.look(queue)
+            assert seen.lines() == []
+        assert len(refusals) == 1
 
 
 def test_a_killed_worker_leaves_its_words_a_line_of_their_own(jobq: Jobq, opened: Opened) -> None:

@@ -21,6 +21,23 @@ def test_a_screen_follows_the_queue(jobq: Jobq) -> None:
     assert b"\x1b[?1049l" in terminal.raw  # the screen from before is back
 
 
+def test_a_screen_follows_a_batch(jobq: Jobq) -> None:
+    """The rest takes about as long as what has become less since it is watched says."""
+    jobq("demo", "push", "--batch", "s7", "--grid", "n=1..30", "-c", "sleep 0.2; until [ -e go ]; do sleep 0.05; done")
+    jobq("demo", "push", "-c", "echo other")
+    argv = jobq.argv("demo", "top", "--batch", "s7", "--interval", "100ms")
+    with Terminal(argv, jobq.environment, jobq.folder, columns=160) as terminal:
+        terminal.until_shows("batch s7: sealed, 0 of 30", "30: 30 ready", "nothing runs")
+        jobq.start("demo", "worker", "-n", "2", "--idle-timeout", "60s")
+        terminal.until_shows("28 ready, 2 running", "until [ -e go ]")
+        (jobq.folder / "go").touch()
+        terminal.until_shows(", 2 running, about", "s left")
+        terminal.until_shows("finished, 30 of 30")
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+    assert b"other" not in terminal.raw
+
+
 def test_without_a_terminal_it_looks_once(jobq: Jobq) -> None:
     jobq.fill(Task.new(command="echo \x1b[31mred"), Task.new(command="true"))
     jobq.hold()
