@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
 from jobq.backend import Backend
-from jobq.batches import MOST_LISTED, Batch, Plan, batches_of, checked_name
+from jobq.batch_plan import Plan
+from jobq.batches import MOST_LISTED, Batch, batches_of, checked_name
 from jobq.errors import TaskFailed, TaskNotFound
 from jobq.formats.arguments import checked_span
 from jobq.journal.records import TaskRecord

@@ -9,24 +9,18 @@ that (has the batch ended, what is to be run then) is found out afterwards, from
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
-from jobq import notify
-from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, MalformedTask
-from jobq.formats import task_fields, task_ids
+from jobq.batch_plan import Plan
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError
+from jobq.formats import task_ids
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.task import MAX_BODY_BYTES, Task
 
 COUNTED: Final = ("ready", "scheduled", "running", "expired", "succeeded", "dead", "canceled", "gone")
 UNFINISHED: Final = ("ready", "scheduled", "running", "expired")
 MOST_LISTED: Final = 500  # batches, or members of one, of one call
-MOST_TEMPLATE_CHARACTERS: Final = 4096
-MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
-_THEN: Final = "jobq.then"
-_NOTIFY: Final = "jobq.notify"
-_MOST_ROUND: Final = 2**31 - 1
 
 
 class BatchState(StrEnum):
@@ -35,111 +29,6 @@ class BatchState(StrEnum):
     OPEN = "open"
     SEALED = "sealed"
     FINISHED = "finished"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What who begins a batch says of it.
-
-    Attributes:
-        template: what its tasks run, for people.
-        then: bodies of tasks that are added to the queue, not to the batch, when a round of it has finished.
-        notify: addresses that are told of it then (`jobq.notify`); may hold secrets (A5).
-    """
-
-    template: str = ""
-    then: tuple[str, ...] = ()
-    notify: tuple[str, ...] = field(default=(), repr=False)
-
-    def encode(self) -> str:
-        """Return it as ASCII text, for a store."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value})
-
-    @classmethod
-    def decode(cls, text: str) -> Self:
-        """Return what `encode` gave; what a newer jobq has added is left out."""
-        fields = json.loads(text)
-        lists = {name: tuple(fields.get(name, ())) for name in ("then", "notify")}
-        return cls(template=fields.get("template", ""), **lists)
-
-    def with_later(self, later: "Plan") -> "Plan":
-        """Return the plan of a batch that somebody else has begun, once a later one has said more."""
-        return Plan(
-            template=later.template or self.template,
-            then=later.then or self.then,
-            notify=later.notify or self.notify,
-        )
-
-    def tasks(self, name: str, number: int) -> list[Task]:
-        """Return the tasks that are added when a round has finished; always the same ids for the same round."""
-        then = [_then(body, name, number, place) for place, body in enumerate(self.then)]
-        return [*then, *(_telling(name, number, place) for place in range(len(self.notify)))]
-
-    def checked(self, name: str) -> Self:
-        """Return the plan itself, of a batch of this name, if what it says can be kept, and queued as a pushed task is.
-
-        For whoever takes a plan in: what cannot be queued would be met when a round has finished, by nobody who could
-        do anything about it.
-
-        Raises:
-            MalformedTask: says what is wrong, and where.
-        """
-        try:
-            task_fields.text(self.template)
-        except ValueError as error:
-            raise MalformedTask(str(error), "template") from None
-        if len(self.template) > MOST_TEMPLATE_CHARACTERS:
-            raise MalformedTask(
-                f"has {len(self.template)} characters, and is for people, who read {MOST_TEMPLATE_CHARACTERS} at most",
-                "template",
-            )
-        if len(self.then) > MOST_THEN:
-            raise MalformedTask(f"has {len(self.then)} tasks, at most {MOST_THEN} are added at an end", "then")
-        size = sum(len(body.encode("utf-8", "surrogatepass")) for body in self.then)
-        if size > MAX_BODY_BYTES:
-            raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
-        for place, body in enumerate(self.then):
-            try:
-                _then(body, name, _MOST_ROUND, place).checked()
-            except MalformedTask as error:
-                raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
-        if len(self.notify) > MOST_THEN:
-            raise MalformedTask(f"has {len(self.notify)} addresses, at most {MOST_THEN} are told of an end", "notify")
-        for place, url in enumerate(self.notify):
-            try:
-                notify.check_address(url)
-            except ValueError as error:
-                raise MalformedTask(str(error), f"notify.{place}") from None
-        return self
-
-
-def _telling(name: str, number: int, place: int) -> Task:
-    """Return the task that tells an address of the end of a round; what it sends, its worker reads from the batch."""
-    return Task.new(
-        call=notify.CALL,
-        kwargs={"batch": name, "round": number, "place": place},
-        id=f"{_base(name, place, _NOTIFY)}.{number}",
-        budgets={"retries": notify.RETRIES},
-        on_exit=[f"{notify.GONE_EXIT}=fail"],
-        created=None,  # the same each time
-    )
-
-
-def _then(body: str, name: str, number: int, place: int) -> Task:
-    task, base = Task.decode(body.encode("utf-8", "surrogatepass")), _base(name, place)
-    if task.work is not None and task.work.id != base:  # what a producer has signed stays as it is
-        raise MalformedTask(f"is not {base}, as which it had to be signed", "work.id")
-    work = task.work and replace(task.work, round=number)
-    return task.copied({"id": f"{base}.{number}", "work": work})
-
-
-def _base(name: str, place: int, prefix: str = _THEN) -> str:
-    return f"{prefix}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
-
-
-def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:
-    """Return tasks that are to be run at the end of each round of a batch, as they have to be named to be signed."""
-    return [task.copied({"id": _base(name, place)}) for place, task in enumerate(tasks)]
 
 
 @dataclass(frozen=True, kw_only=True)

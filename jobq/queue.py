@@ -128,7 +128,7 @@ class Queue:
             ConfigurationError: this queue keeps no batches, or the name is none.
         """
         from jobq.batch_handle import BatchHandle  # noqa: PLC0415 - most programs have none
-        from jobq.batches import Plan, named_for_end  # noqa: PLC0415 - as above
+        from jobq.batch_plan import Plan, named_for_end  # noqa: PLC0415 - as above
         from jobq.submit.batch_end import begun  # noqa: PLC0415 - as above
         from jobq.submit.pusher import signed  # noqa: PLC0415 - as above
 

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jobq.batches import MOST_LISTED, Batch, Member, Plan, Round, RoundNotice, checked_name, findable_name
+from jobq.batch_plan import Plan
+from jobq.batches import MOST_LISTED, Batch, Member, Round, RoundNotice, checked_name, findable_name
 
 Ask = Callable[..., Awaitable[Any]]
 

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from jobq.batch_plan import Plan
 from jobq.batches import (
     PACE_SECONDS,
     PACE_TASKS,
     Batch,
     BatchState,
     Member,
-    Plan,
     Round,
     RoundNotice,
     counts_of,

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from jobq.batches import Batch, Member, Plan, RoundNotice, checked_name
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, Member, RoundNotice, checked_name
 from jobq_memory.router import Router
 
 

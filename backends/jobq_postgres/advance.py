@@ -14,7 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jobq.batches import BatchState, Plan, rounds_with
+from jobq.batch_plan import Plan
+from jobq.batches import BatchState, rounds_with
 from jobq.errors import MalformedTask
 from jobq.servable import IDS_KEPT
 from jobq_postgres import batch_rows

@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from jobq.batches import Plan
+from jobq.batch_plan import Plan
 from jobq.errors import MalformedTask
 from jobq_postgres.batch_push import NONE_PUSHES
 

@@ -5,18 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from jobq.batches import (
-    MOST_LISTED,
-    PACE_SECONDS,
-    PACE_TASKS,
-    Batch,
-    BatchState,
-    Member,
-    Plan,
-    counts_of,
-    pace,
-    rounds_of,
-)
+from jobq.batch_plan import Plan
+from jobq.batches import MOST_LISTED, PACE_SECONDS, PACE_TASKS, Batch, BatchState, Member, counts_of, pace, rounds_of
 
 # Of each batch that `found` names. What has ended and is not dead is in jobq.submission alone. That it has ended is no
 # condition of the search: for that the planner might walk through all of the queue that has. And they are searched for

@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from jobq.batches import Batch, BatchState, Member, Plan, RoundNotice, checked_name, missing, rounds_of
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, BatchState, Member, RoundNotice, checked_name, missing, rounds_of
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.connections import Connections

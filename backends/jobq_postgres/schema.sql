@@ -227,7 +227,7 @@ CREATE TABLE jobq.batch (
     state       text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'sealed', 'finished')),
     round       integer NOT NULL DEFAULT 1,
     is_canceled boolean NOT NULL DEFAULT false,   -- in this round
-    plan        text NOT NULL,                    -- jobq.batches.Plan as JSON, in ASCII
+    plan        text NOT NULL,                    -- jobq.batch_plan.Plan as JSON, in ASCII
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     sealed_at   timestamptz,
     finished_at timestamptz,                      -- of this round

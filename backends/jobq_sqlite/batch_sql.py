@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from jobq.batch_plan import Plan
 from jobq.batches import (
     PACE_SECONDS,
     PACE_TASKS,
     Batch,
     BatchState,
     Member,
-    Plan,
     RoundNotice,
     counts_of,
     missing,

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from jobq.batches import Batch, Member, Plan, RoundNotice, checked_name
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, Member, RoundNotice, checked_name
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now

@@ -7,7 +7,7 @@ CREATE TABLE batch (
     state       TEXT NOT NULL CHECK (state IN ('open', 'sealed', 'finished')),
     round       INTEGER NOT NULL DEFAULT 1,
     is_canceled INTEGER NOT NULL DEFAULT 0,
-    plan        TEXT NOT NULL,                      -- jobq.batches.Plan as JSON
+    plan        TEXT NOT NULL,                      -- jobq.batch_plan.Plan as JSON
     created_at  REAL NOT NULL,                      -- wall time, as all here
     sealed_at   REAL,
     finished_at REAL,                               -- of this round

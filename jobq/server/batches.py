@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from jobq.batches import MOST_LISTED, Batch, Batches, Plan, batches_of, checked_name, findable_name
+from jobq.batch_plan import Plan
+from jobq.batches import MOST_LISTED, Batch, Batches, batches_of, checked_name, findable_name
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.request import RequestCall

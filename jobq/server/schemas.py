@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from jobq.backend import MOST_CHECKPOINTS
-from jobq.batches import MOST_TEMPLATE_CHARACTERS, MOST_THEN
+from jobq.batch_plan import MOST_TEMPLATE_CHARACTERS, MOST_THEN
 from jobq.formats import durations, strict_json
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.journal.records import (
@@ -330,7 +330,7 @@ class QueuePause(Body):
 
 
 class BatchPlan(Body):
-    """What who begins a batch says of it; `jobq.batches.Plan.checked` has the bounds."""
+    """What who begins a batch says of it; `jobq.batch_plan.Plan.checked` has the bounds."""
 
     template: Annotated[
         Shown, Field(max_length=MOST_TEMPLATE_CHARACTERS, description="What its tasks run, for people.")

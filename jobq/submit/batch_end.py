@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Final
 
 from jobq.backend import Backend
-from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, Plan, batches_of
+from jobq.batch_plan import Plan
+from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, batches_of
 from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq.journal.wait_for_end import patiently
 from jobq.submit.pusher import make_queue

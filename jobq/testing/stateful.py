@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from jobq.batches import Plan, batches_of, counts_of
+from jobq.batch_plan import Plan
+from jobq.batches import batches_of, counts_of
 from jobq.errors import BatchSealed, DuplicateTask, LockLost
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task, TaskResult

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 import click
 import pytest
 
-from jobq.batches import Plan, batches_of
+from jobq.batch_plan import Plan
+from jobq.batches import batches_of
 from jobq.cli.common import ExampleCommand
 from jobq.cli.main import cli
 from jobq.signing.keys import KeyFile, SigningKey

@@ -6,7 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from jobq.batches import BatchState, Plan
+from jobq.batch_plan import Plan
+from jobq.batches import BatchState
 from jobq.errors import LockLost
 from jobq.journal.store import journal_of
 from jobq.pausing import Pause

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from jobq.batches import BatchState, Plan
+from jobq.batch_plan import Plan
+from jobq.batches import BatchState
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from jobq.batches import Plan, counts_of
+from jobq.batch_plan import Plan
+from jobq.batches import counts_of
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.journal.records import Attempt
 from jobq.journal.store import journal_of

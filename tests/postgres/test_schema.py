@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobq.batches import Plan
+from jobq.batch_plan import Plan
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobq.batches import Batch, BatchState, Plan
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, BatchState
 from jobq.cli.display.queue_watch import unfinished_batches
 from jobq.errors import (
     AnswerLost,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobq.batches import BatchState, Plan
+from jobq.batch_plan import Plan
+from jobq.batches import BatchState
 from jobq.errors import QueueNotFound
 from jobq.settings import Settings
 from jobq.settlement import Complete

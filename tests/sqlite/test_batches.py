@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from jobq.batches import BatchState, Plan, counts_of, named_for_end
+from jobq.batch_plan import Plan, named_for_end
+from jobq.batches import BatchState, counts_of
 from jobq.errors import BatchNotFound
 from jobq.settlement import Complete
 from jobq.task import Task

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobq.batches import Plan, counts_of
+from jobq.batch_plan import Plan
+from jobq.batches import counts_of
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from jobq.backend import Backend
-from jobq.batches import MOST_TEMPLATE_CHARACTERS, Batch, BatchState, Plan, batches_of, named_for_end
+from jobq.batch_plan import MOST_TEMPLATE_CHARACTERS, Plan, named_for_end
+from jobq.batches import Batch, BatchState, batches_of
 from jobq.cli.display import terminal
 from jobq.cli.submit.create_queue import say_created
 from jobq.errors import DuplicateTask

@@ -3,7 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from jobq.batches import Batch, Batches, BatchState, Plan, batches_of, counts_of
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, Batches, BatchState, batches_of, counts_of
 from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, DuplicateTask, MalformedTask
 from jobq.journal.store import KeepsJournal
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from jobq.backend import QueueStats
-from jobq.batches import Plan
+from jobq.batch_plan import Plan
 from jobq.cli.display import live_view, running_batch, slot_table
 from jobq.cli.display.live_view import Depth, TaskCounts, of_worker
 from jobq.cli.display.running_batch import RunningBatch
