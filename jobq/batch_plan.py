@@ -44,12 +44,25 @@ class Plan:
         return cls(template=fields.get("template", ""), **lists)
 
     def with_later(self, later: "Plan") -> "Plan":
-        """Return the plan of a batch that somebody else has begun, once a later one has said more."""
-        return Plan(
-            template=later.template or self.template,
-            then=later.then or self.then,
-            notify=later.notify or self.notify,
-        )
+        """Return the plan of a batch that somebody else has begun, once a later one has said more.
+
+        Raises:
+            MalformedTask: what is to be run then cannot be united: it was signed, or is too much.
+        """
+        known = {_content(body) for body in self.then}
+        more = [body for body in later.then if _content(body) not in known]
+        if more and self.then and any(Task.decode(body.encode()).work for body in (*self.then, *more)):
+            raise MalformedTask("was signed as another push has: say with one push what is to be run then", "then")
+        then = (*self.then, *more)
+        told = tuple(dict.fromkeys((*self.notify, *later.notify)))
+        if len(then) > MOST_THEN or len(told) > MOST_THEN or sum(map(len, then)) > MAX_BODY_BYTES:
+            raise MalformedTask("is more than is kept, with what others have said", "then" if more else "notify")
+        return Plan(template=later.template or self.template, then=then, notify=told)
+
+    def is_more_than(self, former: "Plan") -> bool:
+        """Return whether something is to be run or told of which a former plan knows nothing."""
+        known = {_content(body) for body in former.then}
+        return any(_content(body) not in known for body in self.then) or not set(self.notify) <= set(former.notify)
 
     def tasks(self, name: str, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished; always the same ids for the same round."""
@@ -92,6 +105,11 @@ class Plan:
             except ValueError as error:
                 raise MalformedTask(str(error), f"notify.{place}") from None
         return self
+
+
+def _content(body: str) -> bytes:
+    """Return what a task runs, whatever its id and the time are."""
+    return Task.decode(body.encode("utf-8", "surrogatepass")).fingerprint()
 
 
 def _telling(name: str, number: int, place: int) -> Task:

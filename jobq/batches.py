@@ -261,6 +261,14 @@ def sealed(name: str, state: BatchState) -> BatchSealed:
     )
 
 
+def check_too_late(name: str, state: BatchState, said: Plan, former: Plan) -> None:
+    """Raise BatchSealed for a plan that says more of a batch than is known, which nobody would hear any more."""
+    if state is not BatchState.OPEN and said.is_more_than(former):
+        error = sealed(name, state)
+        error.add_note("what is to be run or told at its end (--then, --notify) has to be said before")
+        raise error
+
+
 def missing(name: str) -> BatchNotFound:
     """Return what to say of a batch that is not there."""
     return BatchNotFound(

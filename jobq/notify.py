@@ -31,8 +31,15 @@ _GONE: Final = 410
 def check_address(url: str) -> str:
     """Return an address to which notices can be sent; raises ValueError, which says what is wrong."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("is no http:// or https:// address")
+    try:
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError("is no http:// or https:// address of a host and a port")
+    if "@" in parts.netloc:
+        raise ValueError("names a user or a password, which is not sent: put what authorizes into its path or query")
     if len(url) > MOST_ADDRESS_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError(f"is longer than {MOST_ADDRESS_CHARACTERS} characters, or holds what no address has")
     return url
@@ -61,7 +68,7 @@ def request(
     """Return the headers and the body of a notice.
 
     Args:
-        id_: of the task: the same at each try, so that who receives it can drop a repetition.
+        id_: the same at each try, and of no other notice, so that who receives it can drop a repetition.
         data: the facts.
         finished: since when they are so, wall time in seconds since the epoch; as the next one.
         keys: to sign with, each; none = it goes unsigned.
@@ -104,7 +111,8 @@ def send(url: str, headers: Mapping[str, str], body: str) -> None:
     except urllib.error.HTTPError as error:
         said, code = f"answered {error.code} {error.reason}", GONE_EXIT if error.code == _GONE else 1
         error.close()
-    except (OSError, http.client.HTTPException) as error:
-        said, code = f"did not answer: {error}", 1
+    except (OSError, http.client.HTTPException) as error:  # whose text may hold the address, with what it authorizes
+        reason = getattr(error, "reason", error)
+        said, code = f"did not answer: {getattr(reason, 'strerror', None) or type(reason).__name__}", 1
     print(f"{urlsplit(url).hostname} {said}", file=sys.stderr)  # noqa: T201 - as above; the rest may be a secret
     sys.exit(code)

@@ -14,6 +14,7 @@ from jobq.batches import (
     Member,
     Round,
     RoundNotice,
+    check_too_late,
     counts_of,
     missing,
     pace,
@@ -107,6 +108,7 @@ class BatchBook:
     def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of one that is open."""
         held = self._held.setdefault(name, HeldBatch(name=name, plan=plan, created=self._clock.wall()))
+        check_too_late(name, held.state, plan, held.plan)
         if held.state is BatchState.OPEN:
             held.plan = held.plan.with_later(plan)
         return self._seen(held)

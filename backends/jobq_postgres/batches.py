@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from jobq.batch_plan import Plan
-from jobq.batches import Batch, BatchState, Member, RoundNotice, checked_name, missing, rounds_of
+from jobq.batches import Batch, BatchState, Member, RoundNotice, check_too_late, checked_name, missing, rounds_of
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.connections import Connections
@@ -42,11 +42,11 @@ class PostgresBatches:
 
         async def work(connection: Any, queue: int) -> int | None:
             await connection.execute(_BEGIN, queue, name, plan.encode())
-            if _news(await connection.fetchrow(_LOOK, queue, name), plan) is None:
+            if _news(name, await connection.fetchrow(_LOOK, queue, name), plan) is None:
                 return None
             async with connection.transaction():
                 held = await self._hold(connection, queue, name)
-                if (news := _news(held, plan)) is not None:
+                if (news := _news(name, held, plan)) is not None:
                     await connection.execute(_PLAN, held["batch_id"], news)
             return None
 
@@ -154,10 +154,13 @@ class PostgresBatches:
         return found
 
 
-def _news(row: Any, plan: Plan) -> str | None:
+def _news(name: str, row: Any, plan: Plan) -> str | None:
     """Return the plan of an open batch, as it is kept, once a later one has said more; None = there is no news."""
-    if row is None or row["state"] != BatchState.OPEN:
+    if row is None:
         return None
     former = Plan.decode(row["plan"])
+    check_too_late(name, BatchState(row["state"]), plan, former)
+    if row["state"] != BatchState.OPEN:
+        return None
     later = former.with_later(plan)
     return None if later == former else later.encode()

@@ -14,6 +14,7 @@ from jobq.batches import (
     BatchState,
     Member,
     RoundNotice,
+    check_too_late,
     counts_of,
     missing,
     pace,
@@ -86,6 +87,7 @@ def begin(database: sqlite3.Connection, queue: int, name: str, plan: Plan, now: 
         (queue, name, plan.encode(), now.wall),
     )
     row = _row(database, queue, name)
+    check_too_late(name, BatchState(row[2]), plan, Plan.decode(row[5]))
     if row[2] == BatchState.OPEN:
         said = Plan.decode(row[5]).with_later(plan).encode()
         database.execute("UPDATE batch SET plan = ? WHERE batch_id = ?", (said, row[0]))

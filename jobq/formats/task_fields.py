@@ -1,7 +1,7 @@
 """What the fields of a task may hold: each check returns what is kept, and raises ValueError for what is refused."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jobq.formats import checked, exit_rules, task_ids, wire_v3
@@ -11,6 +11,7 @@ _MOST: Final = 2**31 - 1
 MAX_EPOCH: Final = 2**53 - 1  # what every reader of JSON can count to
 _MOST_RULES: Final = 32
 MOST_PARAMS_BYTES: Final = 4096
+_MOST_PARAM_BYTES: Final = 1000  # of one that is taken from arguments or records
 count: Final = integer(0, _MOST)
 epoch: Final = integer(0, MAX_EPOCH)
 priority: Final = integer(-(2**31), _MOST)
@@ -136,6 +137,20 @@ def params(value: Any) -> dict[str, str | int | float]:
     if len(json.dumps(value)) > MOST_PARAMS_BYTES:
         raise ValueError(f"has more than {MOST_PARAMS_BYTES} bytes")
     return dict(value)
+
+
+def fitting_params(given: Mapping[str, Any]) -> dict[str, str | int | float] | None:
+    """Return what of some values can be params: short texts and numbers, as far as there is room; None = nothing."""
+    found: dict[str, str | int | float] = {}
+    room = MOST_PARAMS_BYTES - len("{}")
+    for name, value in given.items():
+        if type(value) not in (str, int, float) or not task_ids.PARAM.fullmatch(name):
+            continue
+        size = len(json.dumps({name: value}))
+        if size <= min(room, _MOST_PARAM_BYTES):
+            found[name] = value
+            room -= size
+    return found or None
 
 
 def odd_for_json(value: object) -> str:

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -36,6 +37,10 @@ class Table:
             names.sort(key=lambda name: (name not in FIXED, not name.startswith(PARAM)))
         return {name: self._kinds[name] or "text" for name in names}
 
+    @cached_property
+    def _final(self) -> dict[str, str]:
+        return self.columns  # once all rows are known
+
     def add(self, row: Row) -> None:
         """Take note of the columns of a row."""
         self.count += 1
@@ -51,7 +56,7 @@ class Table:
 
     def cells(self, row: Row) -> list[Any]:
         """Return the values of a row, in the order of the columns, each of its kind or None."""
-        columns = self.columns
+        columns = self._final
         rest = {name: value for name, value in row.items() if name not in columns}
         if rest and self._only is None:
             row = {**row, VALUE: json.dumps({**({VALUE: row[VALUE]} if row.get(VALUE) is not None else {}), **rest})}

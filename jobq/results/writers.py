@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import secrets
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ def check_file(path: Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(f"-o {path}: results are written as .csv, .jsonl or .parquet")
+    if path.is_dir():
+        raise ConfigurationError(f"-o {path}: that is a folder")
     if not path.parent.is_dir():
         raise ConfigurationError(f"-o {path}: the folder {path.parent} does not exist")
     if path.suffix == ".parquet":
@@ -44,7 +47,7 @@ async def write_file(
     Raises:
         OSError: it cannot be written.
     """
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")  # of this run alone
     table = Table(only)
     with _whole(path, part):
         if path.suffix == ".jsonl":

@@ -7,6 +7,7 @@ from typing import Any
 
 from jobq.batches import checked_name
 from jobq.errors import ConfigurationError, MalformedTask
+from jobq.formats.task_fields import fitting_params
 from jobq.task import Task
 
 
@@ -31,9 +32,8 @@ def calls(function: Callable[..., Any], items: Iterable[Any], batch: str, **fiel
     for number, item in enumerate(given):
         try:
             kwargs = _arguments(signature, item)
-            params = {name: value for name, value in kwargs.items() if type(value) in (int, float) or _is_short(value)}
-            id_ = f"{batch}.{number:0{width}d}"
-            tasks.append(Task.new(call=call, kwargs=kwargs, id=id_, batch=batch, params=params or None, **fields))
+            own = {"params": fitting_params(kwargs), **fields}
+            tasks.append(Task.new(call=call, kwargs=kwargs, id=f"{batch}.{number:0{width}d}", batch=batch, **own))
         except MalformedTask as error:
             raise MalformedTask(f"items[{number}]: {error}") from None
     return tasks
@@ -71,7 +71,3 @@ def _arguments(signature: inspect.Signature, item: Any) -> dict[str, Any]:
 
 def _open(signature: inspect.Signature) -> set[str]:
     return {name for name, each in signature.parameters.items() if each.kind is inspect.Parameter.VAR_KEYWORD}
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 100  # noqa: PLR2004 - for a table

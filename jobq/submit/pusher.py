@@ -128,6 +128,7 @@ class Pusher:
         creates: whether to make a missing queue, for which a mere sender has no right.
         on_created: called when it was made, not for what is missing beside a queue.
         on_acknowledged: given the ids of each push.
+        batch: to which all tasks belong; None = to what each says itself.
 
     Raises:
         ConfigurationError: the key that signs cannot be had.
@@ -145,6 +146,7 @@ class Pusher:
         creates: bool = True,
         on_created: Callable[[], None] = lambda: None,
         on_acknowledged: Callable[[Sequence[str]], None] = lambda _ids: None,
+        batch: str | None = None,
     ) -> None:
         self.count = self.known = 0
         self.doubtful: tuple[str, ...] = ()
@@ -153,6 +155,7 @@ class Pusher:
         self._creates = creates
         self._on_created = on_created
         self._on_acknowledged = on_acknowledged
+        self._batch = batch
         self._begun = False
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
@@ -162,6 +165,8 @@ class Pusher:
             ConfigurationError: they are of a batch, of which this queue knows nothing.
         """
         self._begun = False
+        if self._batch is not None:
+            tasks = [task.in_batch(self._batch) for task in tasks]
         if any(task.batch or task.params for task in tasks):
             check_batches(self._backend)
         if self._signer is not None:  # once: a repetition is of the same bytes

@@ -17,7 +17,6 @@ from jobq.task import Task
 
 BATCH_FIELDS: Final = ("count", "first", "items", "last", "number")
 _KEYED_BYTES: Final = 12  # of 10^9 records two are alike once in 10^11 times; and an id has at most 100 characters
-_SHOWN_BYTES: Final = 1000  # of one value
 _KEPT_SHAPES: Final = 100  # sets of fields that were found good
 
 # Of some records, the position of the first, and what the template has made of them: the id.
@@ -145,14 +144,8 @@ class RecordTasks:
 
 def shown(fields: Values) -> dict[str, str | int | float] | None:
     """Return what a table of results shows of a record: its short values, as many as there is room for."""
-    found: dict[str, str | int | float] = {}
-    room = task_fields.MOST_PARAMS_BYTES - len("{}")
-    for name, value in fields.items():
-        size = len(json.dumps({name: value}))
-        if isinstance(value, str) and name != INDEX and size <= min(room, _SHOWN_BYTES):
-            found[name] = _number(value)
-            room -= size
-    return found or None
+    texts = {name: value for name, value in fields.items() if isinstance(value, str) and name != INDEX}
+    return task_fields.fitting_params({name: _number(text) for name, text in texts.items()})
 
 
 def _number(text: str) -> str | int | float:

@@ -64,6 +64,31 @@ def test_the_same_push_again_changes_nothing_and_other_tasks_are_refused(jobq: J
     assert len(jobq.commands()) == 4
 
 
+def test_tasks_of_a_specification_are_of_the_batch(jobq: Jobq) -> None:
+    """Also those that it makes by itself, which no option has a say in."""
+    listed = "import jobq\ndef work():\n    yield 'echo 1'\n    yield jobq.Task.new(command='echo 2')\n"
+    (jobq.folder / "listing.py").write_text(listed)
+    pushed = jobq("demo", "push", "--batch", "s7", "--spec", "listing:work")
+    assert "batch s7 is sealed with 2 tasks" in pushed.err
+
+
+def test_a_batch_whose_name_is_free_again_is_walked_from_the_beginning(jobq: Jobq) -> None:
+    """The cursor of the former one would say that all is queued, and its end would be told at once."""
+    (jobq.folder / "tasks.txt").write_text("echo 1\necho 2\n")
+    for source in (("tasks.txt",), ("--grid", "n=1..2", "--", "true", "{n}")):
+        for _ in range(2):
+            pushed = jobq("demo", "push", "--batch", "s7", "--then", "true", *source)
+            assert "batch s7 is sealed with 2 tasks" in pushed.err
+            jobq("demo", "delete", "--force")
+
+
+def test_what_is_to_be_run_at_its_end_is_not_said_too_late(jobq: Jobq) -> None:
+    jobq("demo", "push", "--batch", "s7", "--then", "echo 1", "-c", "true")
+    jobq("demo", "push", "--batch", "s7", "--then", "echo 1", "-c", "true")
+    late = jobq("demo", "push", "--batch", "s7", "--then", "echo 2", "-c", "true", code=1)
+    assert "what is to be run or told at its end (--then, --notify) has to be said before" in late.err
+
+
 def test_several_pushes_to_one_that_stays_open(jobq: Jobq) -> None:
     for number in range(2):
         pushed = jobq("demo", "push", "--batch", "s7", "--open", "-", stdin=f"echo {number}\n")
@@ -125,6 +150,10 @@ def test_results_are_whole_or_not_there(jobq: Jobq) -> None:
     jobq("demo", "push", "--batch", "s7", "-c", "true")
     assert "written as .csv, .jsonl or .parquet" in jobq("demo", "results", "--batch", "s7", "-o", "s7.xls", code=3).err
     assert "does not exist" in jobq("demo", "results", "--batch", "s7", "-o", "no/s7.csv", code=3).err
+    (jobq.folder / "folder.csv").mkdir()
+    assert "that is a folder" in jobq("demo", "results", "--batch", "s7", "-o", "folder.csv", code=3).err
+    full = jobq("demo", "results", "--batch", "s7", "-o", "/dev/full/s7.csv", code=3)
+    assert "does not exist" in full.err
     folder = jobq.folder / "kept"
     folder.mkdir()
     before = folder / "s7.csv"

@@ -117,7 +117,8 @@ def test_an_open_batch_says_whether_anybody_pushes(place: Place) -> None:
     place("batch", "reopen", "s7")
     assert place("batch", "show", "s7").lines[1] == "state:      open, round 1; nobody is pushing"
     assert place("batch", "show", "s7", "--json").objects[0]["pusher"] is None
-    argv = ("lease", "run", "push:s7", "--", "sh", "-c", "echo begun; exec sleep 60")
+    (name,) = (each["name"] for each in place("lease", "list", "--json").objects if each["name"].startswith("push:s7."))
+    argv = ("lease", "run", name, "--", "sh", "-c", "echo begun; exec sleep 60")
     holder = place.jobq.start(place.spec, *argv, stdout=-1)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"begun\n"

@@ -39,6 +39,17 @@ async def test_a_map_gives_values_in_the_order_of_its_items(tmp_path: Path) -> N
             await batch.push([Task.new(command="true")])
 
 
+async def test_what_is_no_column_is_an_argument_all_the_same(tmp_path: Path) -> None:
+    """Names and sizes that a table of results cannot have keep nobody from calling a function."""
+    async with jobq.connect("demo", settings=_settings(tmp_path)) as queue:
+        many = {f"argument_{number}": "x" * 100 for number in range(60)}
+        batch = await queue.map(functions.odd, [{"größe": 1, "text": "ab"}, {"größe": 2, **many}], batch="s7")
+        await queue.worker()
+        assert [value async for value in batch.values()] == [3, 62]
+        first = next(row async for row in batch.results())
+        assert {name for name in first if name.startswith("param.")} == {"param.text"}
+
+
 async def test_a_task_that_failed_is_told_at_its_place_and_again_after_a_retry(tmp_path: Path) -> None:
     async with jobq.connect("demo", settings=_settings(tmp_path)) as queue:
         budgets = {"retries": 0}

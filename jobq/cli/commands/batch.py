@@ -92,7 +92,7 @@ def show(ctx: click.Context, name: str, cost: bool, as_json: bool) -> int:
         from jobq.batches import BatchState, batches_of  # noqa: PLC0415
 
         found = await batches_of(backend).find(name)
-        lease = await _push_lease(backend, settings, name) if found.state is BatchState.OPEN else None
+        lease = await _push_lease(backend, settings, found) if found.state is BatchState.OPEN else None
         more: dict[str, object] = {}
         pushing, spent = "", ""
         if lease is not None:
@@ -110,17 +110,18 @@ def show(ctx: click.Context, name: str, cost: bool, as_json: bool) -> int:
     return with_queue(ctx, work, settings, brief=settings.leases is None)  # else there are two queues to be looked at
 
 
-async def _push_lease(backend: "Backend", settings: "Settings", name: str) -> "LeaseRecord | None":
+async def _push_lease(backend: "Backend", settings: "Settings", found: "Batch") -> "LeaseRecord | None":
     """Return the lease under which a push to a batch goes on; None = it has none, or nobody here may know."""
     from contextlib import nullcontext  # noqa: PLC0415
 
+    from jobq.cli.submit.cursor_lease import life_of  # noqa: PLC0415
     from jobq.lease.store import store_of  # noqa: PLC0415
     from jobq.spec import resolve  # noqa: PLC0415
 
     keeper = nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings)
     try:
         async with keeper as held:
-            return await store_of(held).read(f"push:{name}")
+            return await store_of(held).read(f"push:{found.name}.{life_of(found)}")
     except JobqError:  # what was asked for is the batch
         return None
 

@@ -9,12 +9,17 @@ from jobq.cli import completions
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.errors import JobqError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from jobq.backend import Backend
     from jobq.results.rows import Row
+
+
+class NotWritten(JobqError):
+    """The file of a table cannot be written."""
 
 
 @click.command(
@@ -79,7 +84,10 @@ def results(
                 terminal.put_json(writers.wanted(row, only))
         else:
             with Bar("rows", found.total) as bar:
-                count = await writers.write_file(chosen, output, only, lambda done: bar.show(done, f"{done} rows"))
+                try:
+                    count = await writers.write_file(chosen, output, only, lambda done: bar.show(done, f"{done} rows"))
+                except OSError as error:
+                    raise NotWritten(f"-o {output}: {error.strerror or error}; nothing was left of it") from None
             if as_json:
                 terminal.put_json({"file": str(output), "rows": count})
             else:

@@ -54,7 +54,7 @@ class BatchPush:
             template = template[: MOST_TEMPLATE_CHARACTERS - 3] + "..."
         return cls(name=name, template=template, then=tasks, notify=notify, stays_open=stays_open, creates=creates)
 
-    async def around(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
+    async def around(self, backend: Backend, push: Callable[[Batch | None], Awaitable[int]]) -> int:
         """Begin the batch, push, and seal it; return the exit code.
 
         Raises:
@@ -63,7 +63,7 @@ class BatchPush:
         """
         before = await self._begun(backend)
         try:
-            if code := await push():
+            if code := await push(before):
                 return code
         except DuplicateTask as error:
             error.add_note(

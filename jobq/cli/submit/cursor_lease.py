@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jobq.backend import Backend
 from jobq.cli.common import spec_of, with_queue
@@ -20,6 +20,9 @@ from jobq.settings import Settings
 from jobq.spec import QueueSpec, parse, resolve
 from jobq.submit.command_template import InvalidTemplate
 from jobq.submit.pusher import Pusher
+
+if TYPE_CHECKING:
+    from jobq.batches import Batch
 
 # Short, since an interrupted one that is run again waits for it; and no shorter than what Azure grants.
 _TTL: Final = timedelta(seconds=20)
@@ -58,19 +61,29 @@ def push_under_cursor(
     async def work(backend: Backend) -> int:
         check_priority(backend, how.template.priority)
         queue, says = parse(spec_of(how.ctx, how.settings)), not echo.as_json
-        async with cursor_of(backend, queue, how.settings, name, creates=how.creates, says=says) as cursor:
-            pusher = how.pusher(backend)
-            if echo.kept is None or ids is None:
-                return await how.in_batch(backend, lambda: push(pusher, cursor))
-            from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - most do not wait
 
-            await check_journal(backend)
-            if code := await how.in_batch(backend, lambda: push(pusher, cursor)):
-                return code
-            # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
-            return await wait_for(backend, await ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
+        async def pushed(batch: "Batch | None") -> int:
+            # Of this life of the batch: another one of its name has to be walked from the beginning.
+            lease = name if batch is None else f"{name}.{life_of(batch)}"
+            async with cursor_of(backend, queue, how.settings, lease, creates=how.creates, says=says) as cursor:
+                return await push(how.pusher(backend), cursor)
+
+        if echo.kept is None or ids is None:
+            return await how.in_batch(backend, pushed)
+        from jobq.cli.submit.wait_for_results import check_journal, wait_for  # noqa: PLC0415 - most do not wait
+
+        await check_journal(backend)
+        if code := await how.in_batch(backend, pushed):
+            return code
+        # Those of earlier runs too: the same command gives the same answer, however often it was interrupted.
+        return await wait_for(backend, await ids(), as_json=echo.as_json, timeout=echo.wait_timeout)
 
     return with_queue(how.ctx, work, how.settings, interruptible=echo.kept is not None)
+
+
+def life_of(batch: "Batch") -> str:
+    """Return what tells a batch from another one by its name, before or after it."""
+    return f"{int(batch.created * 100):x}"
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from jobq.submit.pusher import Pusher
 from jobq.task import Task
 
 if TYPE_CHECKING:
+    from jobq.batches import Batch
     from jobq.cli.submit.batch_push import BatchPush
     from jobq.settings import Settings
     from jobq.submit.input_lines import TaskOptions
@@ -68,13 +69,14 @@ class Echo:
             raise IdsLost(f"{are} could not be written")
 
 
-def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True) -> Pusher:
+def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True, batch: str | None = None) -> Pusher:
     """Return what pushes for the command line: it prints ids, and says that it made a queue."""
     return Pusher(
         backend,
         creates=creates,
         on_created=lambda: say_created(backend),
         on_acknowledged=echo.acknowledged,
+        batch=batch,
     )
 
 
@@ -102,7 +104,8 @@ class HowToPush:
 
     def pusher(self, backend: Backend) -> Pusher:
         """Return what pushes to a queue."""
-        return pusher_to(backend, self.echo, creates=self.creates)
+        batch = None if self.batch is None else self.batch.name
+        return pusher_to(backend, self.echo, creates=self.creates, batch=batch)
 
     def connected(self, push: Callable[[Backend], Awaitable[int]], **more: bool) -> int:
         """Connect to the queue, push, and wait if that is wanted; return the exit code. More: as `with_queue`."""
@@ -114,12 +117,12 @@ class HowToPush:
         check_names(backend, self.names)
         echo = self.echo
         if echo.kept is None:
-            return await self.in_batch(backend, lambda: push(backend))
+            return await self.in_batch(backend, lambda _: push(backend))
         from jobq.cli.submit.wait_for_results import check_journal, left, wait_for  # noqa: PLC0415 - most do not wait
 
         await check_journal(backend)
         try:
-            if code := await self.in_batch(backend, lambda: push(backend)):
+            if code := await self.in_batch(backend, lambda _: push(backend)):
                 return code
         except Interrupted as interrupted:  # it may come between the last acknowledgement and the wait
             if not (queued := len(echo.kept)):
@@ -127,9 +130,9 @@ class HowToPush:
             raise Interrupted(f"{interrupted}; {left(queued, queued)}", interrupted.ids) from None
         return await wait_for(backend, echo.kept, as_json=echo.as_json, timeout=echo.wait_timeout)
 
-    async def in_batch(self, backend: Backend, push: Callable[[], Awaitable[int]]) -> int:
-        """Push, in its batch where there is one; return the exit code."""
-        return await push() if self.batch is None else await self.batch.around(backend, push)
+    async def in_batch(self, backend: Backend, push: "Callable[[Batch | None], Awaitable[int]]") -> int:
+        """Push, in its batch where there is one, which `push` is given; return the exit code."""
+        return await push(None) if self.batch is None else await self.batch.around(backend, push)
 
 
 def named_tasks(

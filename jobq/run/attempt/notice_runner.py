@@ -1,5 +1,6 @@
 """Runs the tasks that tell of the end of a batch: what they send is composed here, from the batch itself."""
 
+import json
 import time
 from typing import Final
 from urllib.parse import urlsplit
@@ -8,6 +9,7 @@ from jobq import notify
 from jobq.backend import Backend, Delivery
 from jobq.batches import KeepsBatches, RoundNotice
 from jobq.errors import BatchNotFound, JobqError
+from jobq.formats.task_ids import digest
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.process.spawner import Deadline, OtherKind, StartFailed
@@ -62,11 +64,13 @@ class NoticeRunner:
         url = found.addresses[place]
         settings, host = self._settings, urlsplit(url).hostname or ""
         is_limited = settings.allow_commands or settings.allow_calls or settings.require_signed == "on"
-        if (is_limited or settings.notify_hosts) and host not in settings.notify_hosts:
+        if (is_limited or settings.notify_hosts) and host not in map(str.lower, settings.notify_hosts):
             raise OtherKind(f"{host} is not among the hosts of JOBQ_NOTIFY_HOSTS, to which this worker sends notices")
         ended = found.round
         data = {"queue": self._backend.name, "batch": name, "round": ended.number, "counts": dict(ended.counts)}
-        headers, body = notify.request(task.id, data, ended.finished, self._keys, time.time())
+        # Not the task's: who pushed that has chosen it, and each queue may have a batch of this name.
+        id_ = "msg_" + digest(json.dumps([*data.values(), ended.finished, place]), 16)
+        headers, body = notify.request(id_, data, ended.finished, self._keys, time.time())
         # Nothing of what the task brings but its id and budgets: no folder, no variable that changes what Python does.
         arguments = {"url": url, "headers": headers, "body": body}
         return task.copied({"kwargs": arguments, "env": {}, "cwd": None, "timeout": 2 * notify.SECONDS})

@@ -112,6 +112,26 @@ async def a_plan_that_cannot_be_carried_out_is_refused_at_once(bench: Bench) -> 
 
 
 @case("batches")
+async def what_several_say_of_its_end_is_done_once_each(bench: Bench) -> None:
+    """Whoever says the same again adds nothing; who comes too late with more is told so."""
+    batches = _of(bench)
+    others = Plan(then=(Task.new(command="python other.py").encode().decode(),), notify=("https://host/a",))
+    again = Plan(then=(Task.new(command="python merge.py").encode().decode(),))
+    for plan in (_THEN, others, again, others):
+        await batches.begin("s7", plan)
+    await batches.seal("s7")
+    await _finished(bench, "s7")
+    found = [await bench.take() for _ in range(3)]
+    assert sorted(str(each.task.command) for each in found) == ["None", "python merge.py", "python other.py"]
+    await bench.nothing()
+    await batches.begin("s7", again)
+    with raises(BatchSealed):
+        await batches.begin("s7", Plan(then=(Task.new(command="python late.py").encode().decode(),)))
+    with raises(BatchSealed):
+        await batches.begin("s7", Plan(notify=("https://host/late",)))
+
+
+@case("batches")
 async def an_empty_batch_finishes_when_it_is_sealed(bench: Bench) -> None:
     """There is nothing to wait for."""
     await _of(bench).begin("s7", _THEN)
