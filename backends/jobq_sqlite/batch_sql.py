@@ -1,6 +1,7 @@
 """Batches as SQL; on the connection's thread, transacted. Triggers in batches.sql note which are to be looked at."""
 
 import logging
+import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from jobq.batches import (
     rounds_of,
     rounds_with,
 )
-from jobq.errors import DuplicateTask, MalformedTask
+from jobq.errors import DuplicateTask, JobqError
 from jobq.servable import IDS_KEPT
 from jobq_sqlite import journal_writer, push_sql
 from jobq_sqlite.bulk import ROWS_AT_ONCE, some
@@ -77,7 +78,7 @@ _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHE
 _log: Final = logging.getLogger(__name__)
 
 
-def begin(database: sqlite3.Connection, queue: int, name: str, plan: Plan, now: Now, keep: float) -> Batch:
+def begin(database: sqlite3.Connection, queue: int, name: str, plan: Plan, now: Now, keep: float) -> None:
     """Open a batch, or say more of one that is open; forget those whose ids are forgotten, too."""
     confirm(database, queue)
     database.execute(_FORGET, (queue, now.wall - max(keep, IDS_KEPT.total_seconds())))
@@ -91,31 +92,27 @@ def begin(database: sqlite3.Connection, queue: int, name: str, plan: Plan, now: 
     if row[2] == BatchState.OPEN:
         said = Plan.decode(row[5]).with_later(plan).encode()
         database.execute("UPDATE batch SET plan = ? WHERE batch_id = ?", (said, row[0]))
-    return find(database, queue, name, now)
 
 
-def seal(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+def seal(database: sqlite3.Connection, queue: int, name: str, now: Now) -> None:
     """Let it take no more tasks."""
     _sealed(database, queue, name, now)
     advance(database, now)
-    return find(database, queue, name, now)
 
 
-def cancel(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+def cancel(database: sqlite3.Connection, queue: int, name: str, now: Now) -> None:
     """Seal it, end what waits as far as there is time, and ask what runs to end."""
     batch = _sealed(database, queue, name, now)
     database.execute("UPDATE batch SET is_canceled = 1 WHERE batch_id = ? AND state = 'sealed'", (batch,))
     advance(database, now)
-    return find(database, queue, name, now)
 
 
-def reopen(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
+def reopen(database: sqlite3.Connection, queue: int, name: str) -> None:
     """Let it take tasks again."""
     confirm(database, queue)
     batch = _row(database, queue, name)[0]
     database.execute(_NEXT_ROUND, (batch,))
     database.execute(_OPEN, (batch,))
-    return find(database, queue, name, now)
 
 
 def find(database: sqlite3.Connection, queue: int, name: str, now: Now) -> Batch:
@@ -175,17 +172,31 @@ def advance(database: sqlite3.Connection, now: Now) -> bool:
     if database.execute(_IS_NOTED).fetchone() is None:  # as nearly always, in a quarter of the time
         return added
     for row in database.execute(_NOTED, (_BATCHES_AT_ONCE,)).fetchall():
-        batch, state, is_canceled = row[0], row[2], row[4]
-        if state == BatchState.SEALED and is_canceled and not _canceled(database, batch, now):
-            continue  # there is more: the note stays, and the next one that writes goes on
-        if state == BatchState.SEALED and database.execute(IS_LEFT, {"batch": batch}).fetchone() == (0,):
-            try:
-                added = _finish(database, row, now) or added
-            except MalformedTask as error:  # by a newer jobq, which will go on; those who only settle must not fail
-                _log.debug("batch %s is left to who can read what is to be run at its end: %s", row[1], error)
-                continue
-        database.execute("DELETE FROM outbox WHERE batch_id = ?", (batch,))
+        database.execute("SAVEPOINT batch")
+        try:
+            has_more, adds = _looked_after(database, row, now)
+        except JobqError as error:  # of a queue that is gone, or by a newer jobq: those who only settle must not fail
+            database.execute("ROLLBACK TO batch")
+            _log.warning("batch %s is left as it is until somebody looks at it: %s", row[1], error)
+            has_more, adds = False, False
+        database.execute("RELEASE batch")
+        added = adds or added
+        if not has_more:  # else the note stays, and the next one that writes goes on
+            database.execute("DELETE FROM outbox WHERE batch_id = ?", (row[0],))
     return added
+
+
+def _looked_after(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> tuple[bool, bool]:
+    """Do what is to be done about a batch; return whether there is more, and whether tasks were added."""
+    batch, state, is_canceled, queue = row[0], row[2], row[4], row[11]
+    confirm(database, queue)
+    if state != BatchState.SEALED:
+        return False, False
+    if is_canceled and not _canceled(database, batch, now):
+        return True, False
+    if database.execute(IS_LEFT, {"batch": batch}).fetchone() != (0,):
+        return False, False
+    return False, _finish(database, row, now)
 
 
 def _sealed(database: sqlite3.Connection, queue: int, name: str, now: Now) -> int:
@@ -217,7 +228,7 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
     )
     for task in tasks:
         try:
-            push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now)
+            push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now, None, math.inf)
         except DuplicateTask as error:  # somebody has given another task such an id
             _log.error("batch %s has finished, and what was to be run then is not queued: %s", name, error)
     return bool(tasks)

@@ -11,7 +11,7 @@ from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
 
-_Verb = Callable[[sqlite3.Connection, int, str, Now], Batch]
+_Verb = Callable[[sqlite3.Connection, int, str, Now], None]
 
 
 class _Read(Protocol):
@@ -56,7 +56,7 @@ class SqliteBatches:
 
     async def reopen(self, name: str) -> Batch:
         """Let it take tasks again."""
-        return await self._write(batch_sql.reopen, name)
+        return await self._write(lambda database, queue, name, _now: batch_sql.reopen(database, queue, name), name)
 
     async def cancel(self, name: str) -> Batch:
         """Seal it, end what waits, and ask what runs to end."""
@@ -85,6 +85,7 @@ class SqliteBatches:
     async def _write(self, verb: _Verb, name: str) -> Batch:
         connection, queue = await self._link()
         with self._looked_up_again():
-            batch = await connection.submit(lambda database, now: verb(database, queue, name, now), may_undo=True)
+            await connection.submit(lambda database, now: verb(database, queue, name, now), may_undo=True)
         self._wake()  # what is to be run at its end may be there
-        return batch
+        # Counted without the lock: of a million tasks that takes longer than anybody should wait for it.
+        return await self._read(lambda database, queue, now: batch_sql.find(database, queue, name, now))

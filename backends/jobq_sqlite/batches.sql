@@ -25,6 +25,11 @@ ALTER TABLE task ADD COLUMN params TEXT;            -- JSON
 CREATE INDEX task_of_batch ON task (batch_id, id) WHERE batch_id IS NOT NULL;
 CREATE INDEX task_state_in_batch ON task (batch_id, state, outcome) WHERE batch_id IS NOT NULL;
 
+CREATE TRIGGER batch_gone AFTER DELETE ON batch
+BEGIN
+    DELETE FROM outbox WHERE batch_id = old.batch_id;
+END;
+
 -- Here once, not in each statement that ends a task.
 CREATE TRIGGER task_ended_in_batch AFTER UPDATE OF state ON task
 WHEN new.batch_id IS NOT NULL AND new.state IN ('done', 'dead')

@@ -3,12 +3,14 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from jobq.batches import checked_name
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats.task_fields import fitting_params
 from jobq.task import Task
+
+_LEAST_WIDTH: Final = 6  # of the numbers in ids: more items later are the same ids, and some more
 
 
 def calls(function: Callable[..., Any], items: Iterable[Any], batch: str, **fields: Any) -> list[Task]:
@@ -26,7 +28,7 @@ def calls(function: Callable[..., Any], items: Iterable[Any], batch: str, **fiel
     """
     call, signature = importable(function), inspect.signature(function)
     given = list(items)
-    width = len(str(max(0, len(given) - 1)))
+    width = max(_LEAST_WIDTH, len(str(len(given))))
     checked_name(batch)
     tasks: list[Task] = []
     for number, item in enumerate(given):

@@ -46,7 +46,7 @@ async def test_what_is_no_column_is_an_argument_all_the_same(tmp_path: Path) -> 
         batch = await queue.map(functions.odd, [{"größe": 1, "text": "ab"}, {"größe": 2, **many}], batch="s7")
         await queue.worker()
         assert [value async for value in batch.values()] == [3, 62]
-        first = next(row async for row in batch.results())
+        first = await anext(batch.results())
         assert {name for name in first if name.startswith("param.")} == {"param.text"}
 
 
@@ -59,12 +59,12 @@ async def test_a_task_that_failed_is_told_at_its_place_and_again_after_a_retry(t
         assert await anext(values) == 0.25
         with pytest.raises(TaskFailed, match="ZeroDivisionError") as failed:
             await anext(values)
-        assert failed.value.id == "s7.1"
+        assert failed.value.id == "s7.000001"
         assert await batch.retry() == 1
         assert ((await batch.show()).round, (await batch.show()).state) == (2, BatchState.SEALED)
         await queue.worker()
         assert [each.number for each in (await batch.show()).rounds] == [1, 2]
-        await queue.purge_dead(["s7.1"])
+        await queue.purge_dead(["s7.000001"])
         with pytest.raises(TaskNotFound, match="1 tasks of batch s7 were cleared or purged"):
             assert [value async for value in batch.values()] == [0.25, 0.5]
 
@@ -100,7 +100,7 @@ def test_the_same_without_async(tmp_path: Path) -> None:
         batch = queue.map(functions.add, [(1, 2), (3, 4)], batch="s7")
         queue.worker()
         assert list(batch.values(progress=True)) == [3, 7]
-        assert [row["id"] for row in batch.results()] == ["s7.0", "s7.1"]
+        assert [row["id"] for row in batch.results()] == ["s7.000000", "s7.000001"]
         with queue.batch("s8") as other:
             (handle,) = other.push([Task.new(command="true")])
         assert other.show().state is BatchState.SEALED

@@ -13,6 +13,7 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import raises
+from jobq_sqlite import SqliteBackend
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
 
 _THEN = Plan(then=tuple(each.encode().decode() for each in named_for_end("s7", [Task.new(command="merge")])))
@@ -83,6 +84,48 @@ async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
         await queue.push(tasks(3, batch="s7"))
         assert dict((await queue.batches.find("s7")).counts) == counts_of({"ready": 3})
         assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_a_queue_that_is_deleted_leaves_no_note_to_look_at(tmp_path: Path) -> None:
+    """Each idle worker of the file looked at it again at once, and a hundred of them kept all other batches waiting."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(3000, batch="s7"))
+        await queue.batches.cancel("s7")
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(1,)]
+        await queue.delete()
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_a_queue_that_an_older_jobq_deletes_holds_up_nothing(tmp_path: Path) -> None:
+    """It takes the name away and leaves the batch, sealed: each transaction of the file failed for ever."""
+    async with backend(virtual_file(tmp_path)) as queue, backend(virtual_file(tmp_path), "other") as other:
+        await queue.create()
+        await other.create()
+        await queue.batches.begin("s7", _THEN)
+        await queue.push(tasks(1, batch="s7"))
+        await queue.batches.seal("s7")
+        await other.push(tasks(1))
+        ask(tmp_path / "jobs.db", "UPDATE queue SET name = 'deleted ' || queue_id WHERE name = 'q'")
+        ask(tmp_path / "jobs.db", "DELETE FROM task WHERE batch_id IS NOT NULL")
+        (delivery,) = await other.receive(1, LEASE, NOW)
+        await delivery.settle(Complete(DONE))
+        assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_an_end_forgets_no_ids(tmp_path: Path) -> None:
+    """What is kept for longer than 30 days was forgotten by the push at the end of a batch, and ran a second time."""
+    async with SqliteBackend(virtual_file(tmp_path), "q", keep=timedelta(days=90)) as queue:
+        await queue.create()
+        old = tasks(5, prefix="old")
+        await queue.push(old)
+        ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', finished_at = available_at - 40 * 86400")
+        await queue.batches.begin("s7", _THEN)
+        await queue.batches.seal("s7")
+        assert [each.id for each in await queue.receive(9, LEASE, NOW)] == ["jobq.then.s7.1"]
+        await queue.push(old)
+        assert await queue.receive(9, LEASE, NOW) == []
 
 
 async def test_one_is_forgotten_with_the_ids_of_its_tasks_and_not_before(tmp_path: Path) -> None:
