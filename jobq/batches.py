@@ -89,6 +89,11 @@ class Batch:
         return sum(self.counts.get(name, 0) for name in UNFINISHED)
 
     @property
+    def is_to_be_finished(self) -> bool:
+        """Whether each of its tasks has ended, and that has not been acted on."""
+        return self.state is BatchState.SEALED and not self.unfinished
+
+    @property
     def seconds_left(self) -> float | None:
         """About how long what is unfinished takes at this rate; None = nobody can say, as while more may come."""
         if self.state is not BatchState.SEALED or self.is_canceled or not self.rate or not self.unfinished:
@@ -177,7 +182,11 @@ class Batches(Protocol):
         ...
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted, with its rate."""
+        """Return it, counted, with its rate.
+
+        One that has ended, and that nobody has finished (who ended the last task died), it finishes, where this user
+        may write: else who only waits would wait for a worker. It is a read in all other cases.
+        """
         ...
 
     async def notice(self, name: str, number: int) -> RoundNotice:

@@ -26,11 +26,31 @@ async def test_what_an_older_jobq_ends_is_looked_after_by_the_next_that_writes(t
         await queue.push(tasks(1, batch="s7"))
         await queue.batches.seal("s7")
         ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', body = x''")
-        assert (await queue.batches.find("s7")).state is BatchState.SEALED
+        assert [each.state for each in await queue.batches.list("", 10)] == [BatchState.SEALED]
         (then,) = await queue.receive(1, LEASE, NOW)
         assert then.id == "jobq.then.s7.1"
         assert (await queue.batches.find("s7")).state is BatchState.FINISHED
         assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_who_looks_at_it_looks_after_it_where_he_may(tmp_path: Path) -> None:
+    """`batch wait` alone, without a worker; who may not write is answered as it stands, as are looks at others."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        for name in ("s7", "s8"):
+            await queue.batches.begin(name, Plan(then=(Task.new(command="merge").encode().decode(),)))
+            await queue.push(tasks(1, name, batch=name))
+            await queue.batches.seal(name)
+        path = tmp_path / "jobs.db"
+        ask(path, "UPDATE task SET state = 'done', body = x'' WHERE id LIKE 's7%'")
+        assert (await queue.batches.find("s8")).state is BatchState.SEALED
+        assert ask(path, "SELECT count(*) FROM outbox") == [(1,)], "no more than a look"
+        ask(path, "CREATE TRIGGER refuse BEFORE UPDATE ON batch BEGIN SELECT raise(abort, 'may not write'); END")
+        found = await queue.batches.find("s7")
+        assert (found.state, found.counts["succeeded"]) == (BatchState.SEALED, 1)
+        ask(path, "DROP TRIGGER refuse")
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        assert [each.id for each in await queue.peek(10)] == ["s8-00000", "jobq.then.s7.1"]
 
 
 async def test_who_waits_looks_after_it_as_well(tmp_path: Path) -> None:
