@@ -2,6 +2,7 @@
 
 A batch is open while tasks come, sealed when no more do, and has finished when it is sealed and each of its tasks has
 ended. Putting a task of a finished one back makes it sealed again, in its next round; so does taking more in (reopen).
+A cancel lasts until the batch has finished, or is reopened: what is put back before is canceled, too.
 
 Nothing is counted beside the tasks: whoever ends one leaves a note of its batch in the same step, and what follows from
 that (has the batch ended, what is to be run then) is found out afterwards, from the tasks themselves, by whoever comes.

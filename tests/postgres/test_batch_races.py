@@ -135,7 +135,7 @@ async def test_a_redrive_before_the_finish_keeps_it_from_finishing(
     await done(two, sealed[1])
     redriving = one.transaction()
     await redriving.start()
-    back, _ = await queue_admin.redrive(one, 1, [sealed[0].id])
+    back, *_ = await queue_admin.redrive(one, 1, [sealed[0].id])
     assert back == [sealed[0].id]
     looked = await advance(two, 1)
     assert (looked.lowest, looked.goes_on) == ({}, True)
