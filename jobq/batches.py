@@ -2,6 +2,7 @@
 
 A batch is open while tasks come, sealed when no more do, and has finished when it is sealed and each of its tasks has
 ended. Putting a task of a finished one back makes it sealed again, in its next round; so does taking more in (reopen).
+A cancel lasts until the batch has finished, or is reopened: what is put back before is canceled, too.
 
 Nothing is counted beside the tasks: whoever ends one leaves a note of its batch in the same step, and what follows from
 that (has the batch ended, what is to be run then) is found out afterwards, from the tasks themselves, by whoever comes.
@@ -87,6 +88,11 @@ class Batch:
     def unfinished(self) -> int:
         """How many of them have not ended."""
         return sum(self.counts.get(name, 0) for name in UNFINISHED)
+
+    @property
+    def is_to_be_finished(self) -> bool:
+        """Whether each of its tasks has ended, and that has not been acted on."""
+        return self.state is BatchState.SEALED and not self.unfinished
 
     @property
     def seconds_left(self) -> float | None:
@@ -177,7 +183,11 @@ class Batches(Protocol):
         ...
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted, with its rate."""
+        """Return it, counted, with its rate.
+
+        One that has ended, and that nobody has finished (who ended the last task died), it finishes, where this user
+        may write: else who only waits would wait for a worker. It is a read in all other cases.
+        """
         ...
 
     async def notice(self, name: str, number: int) -> RoundNotice:

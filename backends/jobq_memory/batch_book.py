@@ -102,8 +102,11 @@ class BatchBook:
         if entry.batch is not None:
             held = self._held[entry.batch]
             held.unfinished.append(entry)
-            self._next_round(held, BatchState.SEALED)
-            held.is_canceled = False
+            if held.state is BatchState.FINISHED:
+                self._next_round(held, BatchState.SEALED)
+                held.is_canceled = False
+            if held.is_canceled:
+                self._cancel(entry)
 
     def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of one that is open."""

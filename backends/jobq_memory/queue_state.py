@@ -265,8 +265,8 @@ class QueueState:
             except MalformedTask:
                 pass
             self._place(entry, timedelta(0))
-            self._batches.revived(entry)
             self._note("redriven", entry)
+            self._batches.revived(entry)
         return found
 
     def purge_dead(self, ids: Sequence[str]) -> list[str]:

@@ -368,7 +368,9 @@ class PostgresBackend:
         links = self._links or await self._linked()
         found: list[str] = []
         for some in queue_admin.batches(ids):
-            back, lowest = await links.look(partial(queue_admin.redrive, queue=links.queue, ids=some))
+            back, lowest, tells = await links.look(partial(queue_admin.redrive, queue=links.queue, ids=some))
+            if tells:
+                await links.advance()
             links.notify(lowest)
             found += back
         return found

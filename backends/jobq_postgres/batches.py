@@ -73,13 +73,13 @@ class PostgresBatches:
         return await self._sealed(name, canceled=True)
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted, with its rate."""
+        """Return it, counted, with its rate; what whoever ended its last task has left is done first."""
         links = await self._links()
-        found: Batch | None = await links.look(
-            lambda connection: batch_rows.find_with_rate(connection, links.queue, name)
-        )
-        if found is None:
-            raise missing(name)
+        found = await self._found(links, name, batch_rows.find_with_rate)
+        if found.is_to_be_finished:
+            number = await links.look(lambda connection: connection.fetchval(batch_rows.NUMBER, links.queue, name))
+            await links.advance(number)  # as far as this role may
+            found = await self._found(links, name, batch_rows.find_with_rate)
         return found
 
     async def notice(self, name: str, number: int) -> RoundNotice:
@@ -147,8 +147,13 @@ class PostgresBatches:
             await links.advance(number)
         return await self._found(links, name)
 
-    async def _found(self, links: Connections, name: str) -> Batch:
-        found: Batch | None = await links.look(lambda connection: batch_rows.find(connection, links.queue, name))
+    async def _found(
+        self,
+        links: Connections,
+        name: str,
+        find: Callable[[Any, int, str], Awaitable[Batch | None]] = batch_rows.find,
+    ) -> Batch:
+        found: Batch | None = await links.look(lambda connection: find(connection, links.queue, name))
         if found is None:
             raise missing(name)
         return found

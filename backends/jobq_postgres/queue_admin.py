@@ -85,9 +85,14 @@ HOLD_DEAD: Final = """
     AND (batch_id IS NULL OR batch_id = ANY ($3::integer[])) ORDER BY id FOR UPDATE
 """
 NEXT_ROUND: Final = """
-    UPDATE jobq.batch SET is_canceled = false, finished_at = NULL, round = round + (state = 'finished')::integer,
-        state = CASE state WHEN 'finished' THEN 'sealed' ELSE state END
-    WHERE batch_id = ANY ($1::integer[])
+    UPDATE jobq.batch SET is_canceled = false, finished_at = NULL, round = round + 1, state = 'sealed'
+    WHERE batch_id = ANY ($1::integer[]) AND state = 'finished'
+"""
+# A cancel that goes on is of what is put back, too: the next step ends that.
+TELL_CANCELED: Final = """
+    INSERT INTO jobq.outbox (queue_id, batch_id)
+    SELECT queue_id, batch_id FROM jobq.batch WHERE batch_id = ANY ($1::integer[]) AND is_canceled ORDER BY batch_id
+    RETURNING batch_id
 """
 REDRIVE: Final = """
     WITH raised AS (
@@ -175,14 +180,15 @@ def batches(ids: Sequence[str]) -> Iterator[list[str]]:
         yield different[start : start + ROWS_AT_ONCE]
 
 
-async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int]]:
+async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list[str], dict[int, int], bool]:
     """Put dead letters back with a raised epoch (S3), in one transaction; bytes that are no task go back as they are.
 
     Their batches are locked first: none of them finishes meanwhile, and one that has is in its next round.
 
     Returns:
-        The ids that were found, and what became ready, by rank.
+        The ids that were found, what became ready, by rank, and whether some are of batches that are being canceled.
     """
+    tells = False
     async with connection.transaction():
         numbers = [row[0] for row in await connection.fetch(BATCHES_OF_DEAD, queue, list(ids)) if row[0] is not None]
         if numbers:
@@ -190,11 +196,12 @@ async def redrive(connection: Any, queue: int, ids: Sequence[str]) -> tuple[list
         held = {row["id"]: row for row in await connection.fetch(HOLD_DEAD, queue, list(ids), numbers)}
         if touched := {row["batch_id"] for row in held.values()} - {None}:
             await connection.execute(NEXT_ROUND, sorted(touched))
+            tells = bool(await connection.fetch(TELL_CANCELED, sorted(touched)))
         found = [id_ for id_ in dict.fromkeys(ids) if id_ in held]
         redriven = [_redriven(held[id_]["body"], held[id_]["deliveries"]) for id_ in found]
         bodies, epochs = [body for body, _ in redriven], [epoch for _, epoch in redriven]
         rows = await connection.fetch(REDRIVE, queue, found, bodies, epochs)
-    return found, {row["rank"]: row["position"] for row in rows}
+    return found, {row["rank"]: row["position"] for row in rows}, tells
 
 
 def _redriven(body: bytes, deliveries: int) -> tuple[bytes, int]:

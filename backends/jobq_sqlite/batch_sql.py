@@ -66,12 +66,19 @@ MEMBERS: Final = (
 )
 DEAD_MEMBERS: Final = MEMBERS.replace(" ORDER", " AND state = 'dead' ORDER")
 _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
+# Of the ids that `Plan.tasks` makes those of the first place, and those of the others: no name holds a colon, but some
+# begin as others do and go on with a dot.
+_OF_ITS_ENDS: Final = (
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > '{0}.' || name || '.'"
+    " AND id < '{0}.' || name || '/' AND substr(id, length('{0}.' || name || '.') + 1) NOT GLOB '*[^0-9]*')"
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > '{0}.' || name || ':'"
+    " AND id < '{0}.' || name || ';')"
+)
 _FORGET: Final = (
-    "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"
+    "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"  # noqa: S608 - as above
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
-    # Of another batch by this name, what was run at the end of this one would be known, and not run.
-    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id"
-    " AND id >= 'jobq.then.' || name || '.' AND id < 'jobq.then.' || name || ';')"
+    # Of another batch by this name, what was run at the end of this one, or told, would be known.
+    f"{_OF_ITS_ENDS.format('jobq.then')}{_OF_ITS_ENDS.format('jobq.notify')}"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"

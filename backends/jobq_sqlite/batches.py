@@ -1,16 +1,19 @@
 """The protocol's face of a queue's batches."""
 
+import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, Member, RoundNotice, checked_name
+from jobq.errors import JobqError
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
 from jobq_sqlite.task_sql import Now
 
+_log: Final = logging.getLogger(__name__)
 _Verb = Callable[[sqlite3.Connection, int, str, Now], None]
 
 
@@ -63,8 +66,14 @@ class SqliteBatches:
         return await self._write(batch_sql.cancel, name)
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted, with its rate."""
-        return await self._read(lambda database, queue, now: batch_sql.find_with_rate(database, queue, name, now))
+        """Return it, counted, with its rate; what an older jobq has left of its end is done first."""
+        found = await self._read(lambda database, queue, now: batch_sql.find_with_rate(database, queue, name, now))
+        if found.is_to_be_finished:
+            try:
+                return await self._write(batch_sql.seal, name)  # which it is: but that notes it, and looks after it
+            except JobqError as error:  # such as AccessDenied
+                _log.debug("the end of batch %s is left to who may write: %s", name, error)
+        return found
 
     async def notice(self, name: str, number: int) -> RoundNotice:
         """Return what is to be told of the end of a round."""

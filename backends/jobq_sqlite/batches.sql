@@ -44,7 +44,8 @@ END;
 CREATE TRIGGER task_back_in_batch AFTER UPDATE OF state ON task
 WHEN new.batch_id IS NOT NULL AND old.state = 'dead' AND new.state <> 'dead'
 BEGIN
-    UPDATE batch SET is_canceled = 0 WHERE batch_id = new.batch_id;
-    UPDATE batch SET state = 'sealed', round = round + 1, finished_at = NULL
+    UPDATE batch SET state = 'sealed', is_canceled = 0, round = round + 1, finished_at = NULL
     WHERE batch_id = new.batch_id AND state = 'finished';
+    INSERT OR IGNORE INTO outbox SELECT batch_id FROM batch  -- a cancel that goes on is of this task, too
+    WHERE batch_id = new.batch_id AND state = 'sealed' AND is_canceled;
 END;

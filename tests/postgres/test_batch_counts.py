@@ -131,6 +131,20 @@ async def test_a_canceled_batch_ends_in_steps_whoever_takes_them(database: Datab
     assert (found.state, found.counts["canceled"], found.counts["succeeded"]) == (BatchState.FINISHED, 2297, 3)
 
 
+async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(database: Database, queue: PostgresBackend) -> None:
+    """Who canceled was killed half way: what waited still, ran."""
+    await queue.batches.begin("s7", Plan())
+    await queue.push(tasks(700, batch="s7"))
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    await delivery.settle(MoveToDeadLetters("failures", ""))
+    database.run("UPDATE jobq.batch SET state = 'sealed', sealed_at = now(), is_canceled = true")
+    assert await queue.redrive([delivery.id]) == [delivery.id]
+    async with asyncio.timeout(30):
+        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
+            await asyncio.sleep(0.05)
+    assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
+
+
 async def test_a_batch_is_forgotten_with_its_ids(database: Database, queue: PostgresBackend) -> None:
     """And one that nobody sealed, when it holds nothing; not before what was run at its end is forgotten, too."""
     for name in ("s7", "empty", "new", "held"):
@@ -150,6 +164,27 @@ async def test_a_batch_is_forgotten_with_its_ids(database: Database, queue: Post
             await sweeper.receive(1, LEASE, NOW)
         assert database.run("SELECT name FROM jobq.batch ORDER BY name") == [(name,) for name in left]
         database.run(f"UPDATE jobq.submission SET ended_at = ended_at - {age}")
+
+
+async def test_a_batch_is_kept_while_what_tells_its_end_is_known(database: Database, queue: PostgresBackend) -> None:
+    """Else the end of the next one by its name were not told; one whose name begins alike is not kept by that."""
+    for name in ("s", "s7", "s7.1"):
+        await queue.batches.begin(name, Plan(notify=("https://host/a", "https://host/b")) if name == "s7" else Plan())
+        await queue.batches.seal(name)
+    first, second = await queue.receive(2, LEASE, NOW)
+    assert [first.id, second.id] == ["jobq.notify.s7.1", "jobq.notify.s7:1.1"]
+    await first.settle(Complete(DONE))
+    age = "interval '31 days'"
+    database.run(f"UPDATE jobq.batch SET finished_at = finished_at - {age}")
+    database.run(f"UPDATE jobq.submission SET ended_at = ended_at - {age}")
+    for left in (["s7"], []):
+        for _ in range(2):  # what is told is forgotten first, and batches then
+            async with PostgresBackend(database.server(), "q") as sweeper:
+                await sweeper.receive(1, LEASE, NOW)
+        assert database.run("SELECT name FROM jobq.batch ORDER BY name") == [(name,) for name in left]
+        if left:
+            await second.settle(Complete(DONE))
+            database.run(f"UPDATE jobq.submission SET ended_at = ended_at - {age}")
 
 
 async def test_pages_and_looks_go_by_the_indexes(database: Database, queue: PostgresBackend) -> None:

@@ -25,7 +25,9 @@ from jobq_postgres.settle import Change, settling
 from tests.fork_server import forked
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
+from tests.postgres.test_schema import as_role, documented_grants, roles
 
+__all__ = ["roles"]  # a fixture
 _THEN: Final = Plan(then=(Task.new(command="echo then >>then").encode().decode(),))
 _WAITS: Final = """
     SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
@@ -133,7 +135,7 @@ async def test_a_redrive_before_the_finish_keeps_it_from_finishing(
     await done(two, sealed[1])
     redriving = one.transaction()
     await redriving.start()
-    back, _ = await queue_admin.redrive(one, 1, [sealed[0].id])
+    back, *_ = await queue_admin.redrive(one, 1, [sealed[0].id])
     assert back == [sealed[0].id]
     looked = await advance(two, 1)
     assert (looked.lowest, looked.goes_on) == ({}, True)
@@ -269,7 +271,7 @@ asyncio.run(main())
     assert await asyncio.wait_for(killed.wait(), 60) == -signal.SIGKILL
     while database.run("SELECT count(*) FROM jobq.task WHERE batch_id IS NOT NULL") != [(0,)]:
         await sealed[1].settle(Complete(DONE))  # it was killed after the first one
-    assert (await queue.batches.find("s7")).state is BatchState.SEALED
+    assert [each.state for each in await queue.batches.list("", 10)] == [BatchState.SEALED]
     worker = await forked.create_subprocess_exec(
         *(sys.executable, "-m", "jobq", database.spec(), "worker"), env=_environment(tmp_path), cwd=tmp_path
     )
@@ -293,6 +295,23 @@ async def test_an_empty_queue_is_none_while_somebody_is_at_the_end_of_a_batch(
         assert not receiving.done()
         await looking.commit()
         assert [delivery.id for delivery in await receiving] == ["jobq.then.s7.1"]
+
+
+async def test_who_only_looks_sees_to_the_end_where_he_may(
+    database: Database, queue: PostgresBackend, sealed: list[PostgresDelivery], one: Any, roles: dict[str, str]
+) -> None:
+    """Who ended the last task was killed, and there is no worker: `batch wait` goes on; a watcher only reads."""
+    await done(one, sealed[0])
+    assert (await queue.batches.find("s7")).state is BatchState.SEALED
+    assert await one.fetchval("SELECT count(*) FROM jobq.outbox") > 0, "no more than a look"
+    await done(one, sealed[1])
+    database.run(documented_grants(**roles))
+    async with as_role(database, roles["watcher"]) as watcher:
+        found = await watcher.batches.find("s7")
+        assert (found.state, found.counts["succeeded"]) == (BatchState.SEALED, 2)
+    async with PostgresBackend(database.server(), "q") as waiter:
+        assert (await waiter.batches.find("s7")).state is BatchState.FINISHED
+    assert await ends(queue) == ["jobq.then.s7.1"]
 
 
 async def test_whoever_settles_last_sees_to_the_end_at_once(

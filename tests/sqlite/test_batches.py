@@ -6,10 +6,12 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from jobq.batch_plan import Plan, named_for_end
 from jobq.batches import BatchState, counts_of
 from jobq.errors import BatchNotFound
-from jobq.settlement import Complete
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import raises
@@ -27,11 +29,31 @@ async def test_what_an_older_jobq_ends_is_looked_after_by_the_next_that_writes(t
         await queue.push(tasks(1, batch="s7"))
         await queue.batches.seal("s7")
         ask(tmp_path / "jobs.db", "UPDATE task SET state = 'done', body = x''")
-        assert (await queue.batches.find("s7")).state is BatchState.SEALED
+        assert [each.state for each in await queue.batches.list("", 10)] == [BatchState.SEALED]
         (then,) = await queue.receive(1, LEASE, NOW)
         assert then.id == "jobq.then.s7.1"
         assert (await queue.batches.find("s7")).state is BatchState.FINISHED
         assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM outbox") == [(0,)]
+
+
+async def test_who_looks_at_it_looks_after_it_where_he_may(tmp_path: Path) -> None:
+    """`batch wait` alone, without a worker; who may not write is answered as it stands, as are looks at others."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        for name in ("s7", "s8"):
+            await queue.batches.begin(name, Plan(then=(Task.new(command="merge").encode().decode(),)))
+            await queue.push(tasks(1, name, batch=name))
+            await queue.batches.seal(name)
+        path = tmp_path / "jobs.db"
+        ask(path, "UPDATE task SET state = 'done', body = x'' WHERE id LIKE 's7%'")
+        assert (await queue.batches.find("s8")).state is BatchState.SEALED
+        assert ask(path, "SELECT count(*) FROM outbox") == [(1,)], "no more than a look"
+        ask(path, "CREATE TRIGGER refuse BEFORE UPDATE ON batch BEGIN SELECT raise(abort, 'may not write'); END")
+        found = await queue.batches.find("s7")
+        assert (found.state, found.counts["succeeded"]) == (BatchState.SEALED, 1)
+        ask(path, "DROP TRIGGER refuse")
+        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+        assert [each.id for each in await queue.peek(10)] == ["s8-00000", "jobq.then.s7.1"]
 
 
 async def test_who_waits_looks_after_it_as_well(tmp_path: Path) -> None:
@@ -68,6 +90,22 @@ async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path
         assert found.state is BatchState.FINISHED
         assert found.counts["canceled"] + found.counts["succeeded"] == 5000
         assert found.counts["succeeded"] == handed_out
+
+
+async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(tmp_path: Path) -> None:
+    """Who canceled was killed half way: what waited still, ran."""
+    async with backend(virtual_file(tmp_path)) as queue:
+        await queue.create()
+        await queue.batches.begin("s7", Plan())
+        await queue.push(tasks(700, batch="s7"))
+        (delivery,) = await queue.receive(1, LEASE, NOW)
+        await delivery.settle(MoveToDeadLetters("failures", ""))
+        ask(tmp_path / "jobs.db", "UPDATE batch SET state = 'sealed', is_canceled = 1")
+        assert await queue.redrive([delivery.id]) == [delivery.id]
+        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
+            assert found.is_canceled
+            await queue.redrive(["none"])
+        assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
 
 
 async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
@@ -146,6 +184,28 @@ async def test_one_is_forgotten_with_the_ids_of_its_tasks_and_not_before(tmp_pat
         assert dict((await queue.batches.find("s7")).counts) == counts_of({"gone": 1})
         await queue.batches.begin("new", Plan())
         assert [each.name for each in await queue.batches.list("", 10)] == ["new"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("what", ["then", "notify"])
+async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: Path, what: str, place: int) -> None:
+    """Else the end of the next one by its name were not told; batches whose names begin alike keep none."""
+    then = (Task.new(command="merge").encode().decode(),) * 2
+    plan = Plan(then=then) if what == "then" else Plan(notify=("https://host/a", "https://host/b"))
+    clock = VirtualClock()
+    async with backend(virtual_file(tmp_path, clock)) as queue:
+        await queue.create()
+        for name in ("s7", "s7.1"):
+            await queue.batches.begin(name, plan if name == "s7.1" else Plan())
+            await queue.batches.seal(name)
+        for held in await queue.receive(2, LEASE, NOW):
+            if held.id != f"jobq.{what}.s7.1" + (":1.1" if place else ".1"):
+                await held.settle(Complete(DONE))
+        await queue.push([Task.new(command="true", id=f"jobq.{what}.s70{end}") for end in (".1", ":1.1")])
+        await clock.advance(31 * 86400)
+        await queue.push(tasks(1))  # forgets what has ended
+        await queue.batches.begin("new", Plan())
+        assert [each.name for each in await queue.batches.list("", 10)] == ["new", "s7.1"]
 
 
 async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: Path) -> None:

@@ -279,6 +279,33 @@ async def canceled_it_ends_what_waits_and_asks_what_runs(bench: Bench) -> None:
 
 
 @case("batches")
+async def what_is_put_back_while_a_batch_is_canceled_is_canceled_too(bench: Bench) -> None:
+    """Nothing of it begins again before it has finished; then it is its next round, which nobody has canceled."""
+    batches = _of(bench)
+    await batches.begin("s7", Plan())
+    await bench.pushed(3, batch="s7")
+    first, second, running = await bench.take_all(3)
+    for each in (first, second):
+        await each.settle(MoveToDeadLetters("failures", "by the suite"))
+    await batches.cancel("s7")
+    assert await bench.backend.redrive([first.id]) == [first.id]
+    await _stays(bench, "s7", BatchState.SEALED)
+    await bench.nothing()
+    found = await batches.find("s7")
+    assert (found.round, found.is_canceled, dict(found.counts)) == (
+        1, True, counts_of({"running": 1, "dead": 1, "canceled": 1})
+    )  # fmt: skip
+    assert (await running.renew(bench.lease)).cancel
+    await running.settle(Complete(DONE))
+    assert (await _finished(bench, "s7")).is_canceled
+    await bench.backend.redrive([second.id])
+    again = await batches.find("s7")
+    assert (again.state, again.round, again.is_canceled) == (BatchState.SEALED, 2, False)
+    await (await bench.take_id(second.id)).settle(Complete(DONE))
+    assert dict((await _finished(bench, "s7")).counts) == counts_of({"succeeded": 2, "canceled": 1})
+
+
+@case("batches")
 async def what_is_deleted_is_counted_as_gone(bench: Bench) -> None:
     """Cleared, or purged: the counts are of all that was pushed, and who waits for the end hears of it."""
     batches = _of(bench)
