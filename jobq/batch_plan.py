@@ -1,6 +1,7 @@
 """What who begins a batch says of it: what is run, and who is told, when a round of it has finished."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, field, replace
 from typing import Final, Self
@@ -15,7 +16,8 @@ MOST_TEMPLATE_CHARACTERS: Final = 4096
 MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
 _NOTIFY: Final = "jobq.notify"
-_MOST_ROUND: Final = 2**31 - 1
+_MOST_ROUND: Final = 10**9 - 1  # as many as a message has room for (wire_v3)
+_FIRST_OTHER: Final = 10**6  # more than a batch has rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,10 @@ class Plan:
         return any(_content(body) not in known for body in self.then) or not set(self.notify) <= set(former.notify)
 
     def tasks(self, name: str, number: int) -> list[Task]:
-        """Return the tasks that are added when a round has finished; always the same ids for the same round."""
+        """Return the tasks that are added when a round has finished, always the same ids for the same round.
+
+        Where an id of these is known (anybody may push one), the task is added `under_another_id`, in the same step.
+        """
         then = [_then(body, name, number, place) for place, body in enumerate(self.then)]
         return [*then, *(_telling(name, number, place) for place in range(len(self.notify)))]
 
@@ -110,6 +115,17 @@ class Plan:
 def _content(body: str) -> bytes:
     """Return what a task runs, whatever its id and the time are."""
     return Task.decode(body.encode("utf-8", "surrogatepass")).fingerprint()
+
+
+def under_another_id(task: Task) -> Task:
+    """Return a task of `Plan.tasks` under an id that nobody can have taken beforehand; it counts as the same work (A1).
+
+    As that of another round, at random, for what a producer has signed is run under no others.
+    """
+    number = _FIRST_OTHER + int.from_bytes(os.urandom(8), "big") % (_MOST_ROUND - _FIRST_OTHER)
+    base, _, _ = task.id.rpartition(".")
+    work = task.work and replace(task.work, round=number)
+    return task.copied({"id": f"{base}.{number}", "work": work})
 
 
 def _telling(name: str, number: int, place: int) -> Task:

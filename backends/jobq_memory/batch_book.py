@@ -1,11 +1,10 @@
 """The batches of one queue of the router: which entries are whose; every verb is called under the router's lock."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jobq.batch_plan import Plan
+from jobq.batch_plan import Plan, under_another_id
 from jobq.batches import (
     PACE_SECONDS,
     PACE_TASKS,
@@ -21,11 +20,9 @@ from jobq.batches import (
     sealed,
 )
 from jobq.clock import Clock
-from jobq.errors import DuplicateTask
 from jobq.task import Task
 from jobq_memory.entry import Entry, State
 
-_log = logging.getLogger(__name__)
 _WAITING = {State.READY, State.SCHEDULED, State.LEASED}
 _NAMES = {State.READY: "ready", State.SCHEDULED: "scheduled", State.DONE: "succeeded", State.DEAD: "dead"}
 
@@ -65,14 +62,20 @@ class BatchBook:
     Args:
         clock: for times, and for which leases have run out.
         push: adds tasks to the queue.
+        is_known: whether an id is that of a task of the queue.
         cancel: ends an entry that waits, and asks one that runs to end.
     """
 
     def __init__(
-        self, clock: Clock, push: Callable[[Sequence[Task]], object], cancel: Callable[[Entry], object]
+        self,
+        clock: Clock,
+        push: Callable[[Sequence[Task]], object],
+        is_known: Callable[[str], bool],
+        cancel: Callable[[Entry], object],
     ) -> None:
         self._clock = clock
         self._push = push
+        self._is_known = is_known
         self._cancel = cancel
         self._held: dict[str, HeldBatch] = {}
 
@@ -174,10 +177,10 @@ class BatchBook:
             counts = self._counts(held)
             held.rounds.append(Round(number=held.round, finished=held.finished, counts=counts))
             for task in held.plan.tasks(held.name, held.round):
-                try:
-                    self._push([task])
-                except DuplicateTask as error:  # somebody has given another task such an id
-                    _log.error("batch %s has finished, and what was to be run then is not queued: %s", held.name, error)
+                free = task
+                while self._is_known(free.id):  # somebody has given another task such an id
+                    free = under_another_id(task)
+                self._push([free])
 
     @staticmethod
     def _next_round(held: HeldBatch, state: BatchState) -> None:

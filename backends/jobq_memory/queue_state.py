@@ -66,7 +66,7 @@ class QueueState:
         self._output_characters = 0
         self.entries: dict[str, Entry] = {}
         self.paused: Pause | None = None
-        self._batches = BatchBook(clock, self.push, self._to_cancel)
+        self._batches = BatchBook(clock, self.push, self.entries.__contains__, self._to_cancel)
 
     @property
     def batches(self) -> BatchBook:

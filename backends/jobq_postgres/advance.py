@@ -11,15 +11,19 @@ batches first, in the order of their numbers, and then tasks, in that of `seq`.
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jobq.batch_plan import Plan
+import asyncpg
+
+from jobq.batch_plan import Plan, under_another_id
 from jobq.batches import BatchState, rounds_with
 from jobq.errors import MalformedTask
 from jobq.servable import IDS_KEPT
+from jobq.task import Task
 from jobq_postgres import batch_rows
-from jobq_postgres.add_tasks import ADD_UNKNOWN, EPOCH, FORGET_EXPIRED, NewTask, columns, lowest_of
+from jobq_postgres.add_tasks import ADD, EPOCH, FORGET_EXPIRED, NewTask, columns, lowest_of
 from jobq_postgres.cancel import cancel_held
 
 _log: Final = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ HOLD_TASKS: Final = f"""
     WHERE {_OF_BATCH} AND NOT (cancel_requested AND coalesce(expires_at > statement_timestamp(), false))
     ORDER BY batch_id, seq LIMIT {TASKS_AT_ONCE} FOR UPDATE
 """  # noqa: S608
+KNOWN: Final = "SELECT id FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[])"
 
 
 @dataclass(slots=True)
@@ -129,8 +134,19 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
     if tasks:
         await connection.execute(FORGET_EXPIRED, queue, [task.id for task in tasks], IDS_KEPT)
-        epoch = int(await connection.fetchval(EPOCH))
-        new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
-        for rank, position in lowest_of(await connection.fetch(ADD_UNKNOWN, *columns(new))).items():
+        try:
+            async with connection.transaction():
+                added = await _add(connection, queue, tasks)
+        except asyncpg.UniqueViolationError:  # somebody has given another task such an id
+            known = {each[0] for each in await connection.fetch(KNOWN, queue, [task.id for task in tasks])}
+            free = [under_another_id(task) if task.id in known else task for task in tasks]
+            added = await _add(connection, queue, free)  # should another be taken just now, the next step does it all
+        for rank, position in added.items():
             done.lowest[rank] = min(position, done.lowest.get(rank, position))
     return True
+
+
+async def _add(connection: Any, queue: int, tasks: Sequence[Task]) -> dict[int, int]:
+    """Add tasks to the queue that are all new; return what became ready, by rank."""
+    epoch = int(await connection.fetchval(EPOCH))
+    return lowest_of(await connection.fetch(ADD, *columns([NewTask.of(queue, task.in_epoch(epoch)) for task in tasks])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from jobq.batch_plan import Plan
+from jobq.batch_plan import Plan, under_another_id
 from jobq.batches import (
     PACE_SECONDS,
     PACE_TASKS,
@@ -22,7 +22,7 @@ from jobq.batches import (
     rounds_of,
     rounds_with,
 )
-from jobq.errors import DuplicateTask, JobqError
+from jobq.errors import JobqError
 from jobq.servable import IDS_KEPT
 from jobq_sqlite import journal_writer, push_sql
 from jobq_sqlite.bulk import ROWS_AT_ONCE, some
@@ -234,10 +234,10 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
         (now.wall, rounds_with(rounds, number, now.wall, counts), batch),
     )
     for task in tasks:
-        try:
-            push_sql.push(database, queue, [NewRow(task, task.encode(), task.fingerprint())], now, None, math.inf)
-        except DuplicateTask as error:  # somebody has given another task such an id
-            _log.error("batch %s has finished, and what was to be run then is not queued: %s", name, error)
+        free = task
+        while push_sql.is_known(database, queue, free.id, now):  # somebody has given another task such an id
+            free = under_another_id(task)
+        push_sql.push(database, queue, [NewRow(free, free.encode(), free.fingerprint())], now, None, math.inf)
     return bool(tasks)
 
 

@@ -72,6 +72,12 @@ def push(
     return epoch
 
 
+def is_known(database: sqlite3.Connection, queue: int, id_: str, now: Now) -> bool:
+    """Return whether an id is that of a task of the queue; one whose time is over is forgotten."""
+    database.execute(_FORGET_EXPIRED, (queue, id_, now.wall - IDS_KEPT_SECONDS))
+    return bool(database.execute(_IS_KNOWN, (queue, id_)).fetchone()[0])
+
+
 def params_of(stored: str | None) -> dict[str, str | int | float]:
     """Return what a task was pushed with, for a table of results."""
     return {} if stored is None else json.loads(stored)

@@ -41,8 +41,8 @@ BATCHES: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a cancel of a batch ends with its first step (SQLite)",
         file="backends/jobq_sqlite/batch_sql.py",
-        text="            continue  # there is more",
-        wrong="            pass  # there is more",
+        text="        return True, False\n",
+        wrong="        return False, False\n",
         test="tests/sqlite/test_batches.py::test_a_large_one_is_canceled_in_steps_by_whoever_writes",
     ),
     Mutant(

@@ -297,6 +297,24 @@ async def test_an_empty_queue_is_none_while_somebody_is_at_the_end_of_a_batch(
         assert [delivery.id for delivery in await receiving] == ["jobq.then.s7.1"]
 
 
+async def test_a_push_of_its_id_meanwhile_keeps_nothing_from_its_end(
+    queue: PostgresBackend, sealed: list[PostgresDelivery], one: Any, two: Any
+) -> None:
+    """The step waits for the push, and adds its task under another id, in the same step."""
+    for delivery in sealed:
+        await done(two, delivery)
+    await one.execute("BEGIN")
+    await one.execute("INSERT INTO jobq.submission (queue_id, id) VALUES (1, 'jobq.then.s7.1')")
+    advancing = asyncio.create_task(advance(two, 1))
+    await until_waiting(one, advancing)
+    await one.execute("COMMIT")
+    assert (await advancing).lowest
+    assert (await queue.batches.find("s7")).state is BatchState.FINISHED
+    (id_,) = await ends(queue)
+    assert id_.startswith("jobq.then.s7.")
+    assert id_ != "jobq.then.s7.1"
+
+
 async def test_who_only_looks_sees_to_the_end_where_he_may(
     database: Database, queue: PostgresBackend, sealed: list[PostgresDelivery], one: Any, roles: dict[str, str]
 ) -> None:

@@ -209,7 +209,7 @@ async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: P
 
 
 async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: Path) -> None:
-    """Somebody has pushed what would be run at the end, as something else: the batch finishes all the same."""
+    """Somebody has pushed what would be run at the end, as something else: it is run all the same, under another id."""
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(backend(virtual_file(tmp_path)))
         await queue.create()
@@ -217,5 +217,6 @@ async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: P
         await queue.push([Task.new(command="other", id="jobq.then.s7.1")])
         await queue.batches.seal("s7")
         assert (await queue.batches.find("s7")).state is BatchState.FINISHED
-        (delivery,) = await queue.receive(2, LEASE, NOW)
-        assert delivery.task.command == "other"
+        other, then = await queue.receive(3, LEASE, NOW)
+        assert (other.task.command, then.task.command) == ("other", "merge")
+        assert then.id == then.task.id != other.id

@@ -6,6 +6,7 @@ from typing import Any
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, Batches, BatchState, batches_of, counts_of
 from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, DuplicateTask, MalformedTask
+from jobq.formats.wire_v3 import Signature, work_in
 from jobq.journal.store import KeepsJournal
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
@@ -78,16 +79,30 @@ async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
 
 @case("batches")
 async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
-    """Who settles the last task is answered as ever, the batch has finished, and what else is to be run is there."""
-    await bench.backend.push([task(id="jobq.then.s7.1", command="echo other")])
-    await _of(bench).begin("s7", Plan(then=_THEN.then * 2))
+    """By whatever it is, waiting or ended: what is to be run then is there under another id, once, as it was signed."""
+    same, other, done = "jobq.then.s7.1", "jobq.then.s7:1.1", "jobq.notify.s7.1"
+    await bench.backend.push([task(id=done), task(id=other), task(id=same, command="python merge.py")])
+    await (await bench.take_id(done)).settle(Complete(DONE))
+    text = '{"id": "jobq.then.s7:1", "command": "python merge.py"}'
+    work, fields = work_in(text, (Signature("someone", b"signature"),))
+    signed = Task.new(**{**fields, "created": None}, work=work).encode().decode()
+    plan = Plan(then=(*_THEN.then, signed, *_THEN.then), notify=("https://host/a",))
+    await _of(bench).begin("s7", plan)
     await bench.pushed(batch="s7")
-    other, last = await bench.take_all(2)
+    held = {each.id: each for each in await bench.take_all(3)}
     await _of(bench).seal("s7")
-    await last.settle(Complete(DONE))
+    for id_, delivery in held.items():
+        if id_ not in (same, other):
+            await delivery.settle(Complete(DONE))
     await _finished(bench, "s7")
-    assert (await bench.take()).id == "jobq.then.s7:1.1"
-    assert other.task.command == "echo other"
+    found = {each.id: each.task for each in await bench.take_all(4)}
+    begin_with = ("jobq.notify.s7.", "jobq.then.s7.", "jobq.then.s7:1.", "jobq.then.s7:2.1")
+    assert all(id_.startswith(begin) for id_, begin in zip(sorted(found), begin_with, strict=True)), found
+    assert [found[id_].command for id_ in sorted(found)[1:]] == ["python merge.py"] * 3
+    assert not {same, other, done} & found.keys()
+    assert [(each.id, each.work.text) for each in found.values() if each.work] == [(sorted(found)[2], text)]
+    for verb in (_of(bench).seal, _of(bench).find):
+        await verb("s7")
     await bench.nothing()
 
 
