@@ -57,8 +57,8 @@ class Table:
     def cells(self, row: Row) -> list[Any]:
         """Return the values of a row, in the order of the columns, each of its kind or None."""
         columns = self._final
-        rest = {name: value for name, value in row.items() if name not in columns}
-        if rest and self._only is None:
+        if self._only is None and not row.keys() <= columns.keys():
+            rest = {name: value for name, value in row.items() if name not in columns}
             row = {**row, VALUE: json.dumps({**({VALUE: row[VALUE]} if row.get(VALUE) is not None else {}), **rest})}
         return [_as(row.get(name), kind) for name, kind in columns.items()]
 
