@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from jobq.cli.display.queue_name import to_copy
-from jobq.cli.display.terminal import visible
 from jobq.clock import SystemClock
 from jobq.events import Event
 from jobq.formats import durations, sizes
 from jobq.formats.task_ids import OF_PUSH
+from jobq.formats.visible_text import visible
 
 ID_CHARACTERS: Final = 8  # the end of an id: its beginning is the time, alike for all tasks of a batch
 _NAME_CHARACTERS: Final = 20  # the end of an id that no push has made

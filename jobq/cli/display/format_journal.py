@@ -5,9 +5,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jobq.cli.display import format_task, terminal
-from jobq.cli.display.terminal import shortened, visible
+from jobq.cli.display.terminal import shortened
 from jobq.formats import durations, sizes
 from jobq.formats.checkpoint_format import StoredCheckpoint
+from jobq.formats.visible_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from jobq.cli.display.terminal import visible, visible_bytes
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
+from jobq.formats.visible_text import visible, visible_bytes
 
 if TYPE_CHECKING:
     from jobq.task import Task

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from jobq.cli.display.event_format import sentence, terminal_safe
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
-from jobq.cli.display.terminal import visible
 from jobq.events import Event
+from jobq.formats.visible_text import visible
 
 
 class PassthroughLog(Output):

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from jobq.cli.display.event_format import short_id
-from jobq.cli.display.terminal import paint, visible
+from jobq.cli.display.terminal import paint
 from jobq.formats import durations
+from jobq.formats.visible_text import visible
 from jobq.run.process.usage import UsageReading
 
 _LINES_ABOVE: Final = 5  # of a terminal: left to what scrolls
