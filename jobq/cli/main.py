@@ -42,6 +42,7 @@ _COMMANDS: Final = {
         "peek": ("jobq.cli.commands.queue", "Show the next tasks without taking them."),
         "status": ("jobq.cli.commands.status", "Show where tasks are, and what they came to."),
         "top": ("jobq.cli.commands.top", "Watch a queue: counts, rates, what runs."),
+        "ui": ("jobq.cli.commands.ui", "Look at queues in a browser."),
         "ps": ("jobq.cli.commands.status", "Show what runs, where, and how far it is."),
         "logs": ("jobq.cli.commands.logs", "Show what a task has printed."),
         "history": ("jobq.cli.commands.status", "Show the attempts of a task."),
@@ -66,7 +67,7 @@ _COMMANDS: Final = {
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
-_LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "emulator", "check"})  # with more to close
+_LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "ui", "emulator", "check"})  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _INTERRUPTED: Final = 130

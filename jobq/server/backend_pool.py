@@ -50,11 +50,12 @@ class BackendPool:
         self._leaving: set[asyncio.Task[None]] = set()
         self.default = self._spec.queue
 
-    async def open(self) -> None:
-        """Connect, and make the default queue where it is missing."""
+    async def open(self, *, makes_queue: bool = True) -> None:
+        """Connect, and make the default queue where it is missing, unless that is not wanted."""
         backend = await self._use(self.default)  # for ever
         self.root = served(backend)
-        await backend.create(exist_ok=True)
+        if makes_queue:
+            await backend.create(exist_ok=True)
         self._known = set(await self.root.queues())
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -57,12 +57,17 @@ class _Server(uvicorn.Server):
         yield
 
 
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]  # ASGI
+Front = Callable[[Application, BackendPool, TokenBook], contextlib.AbstractAsyncContextManager[Application]]
+
+
 async def serve(
     spec: str,
     settings: Settings,
     listening: ListenOptions,
     stop: asyncio.Event,
     on_ready: Callable[[str, bool, Path | None], None],
+    front: Front | None = None,
 ) -> None:
     """Serve a place until `stop` is set; then refuse what is new, answer what is under way, and return.
 
@@ -72,6 +77,7 @@ async def serve(
         listening: where.
         stop: ends it.
         on_ready: called once it listens: with the URL, whether tokens are needed, and the file that has the owner's.
+        front: makes what is served of the service, its queues and its tokens, such as the dashboard before it.
 
     Raises:
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
@@ -94,25 +100,28 @@ async def serve(
                 " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
                 " away"
             )
-        _check_certificate(listening)
-        _allow_descriptors()
+        check_certificate(listening)
         own = token_file(settings, 0).parent if is_local and not listening.is_open else None
         # In turn: of two that were bound to one port the second would leave its token in place of the first one's.
         with alone_in(own) if own is not None else contextlib.nullcontext():
-            listener = _bound(listening)
+            listener = bound(listening)
             port = listener.getsockname()[1]
             file = None if own is None else token_file(settings, port)
             if file is not None:
                 tokens.add(write_owners_token(file))
-            _listen(listener, listening)  # now: who reaches it finds the token
+            listen(listener, listening)  # now: who reaches it finds the token
         with listener:
             app = App(places, needs_tokens=not listening.is_open, tokens=tokens, limits=listening.limits)
             scheme = "https" if listening.certificate else "http"
-            url = f"{scheme}://{_shown(listening.host)}:{port}"
+            url = f"{scheme}://{shown(listening.host)}:{port}"
             needs_tokens = has_tokens or not listening.is_open
             generator = asyncio.create_task(GeneratorLoop(app.service, settings).run(), name="generator")
+            made = contextlib.nullcontext(app) if front is None else front(app, places, tokens)
             try:
-                await _run(app, listener, listening, stop, lambda: on_ready(url, needs_tokens, file))
+                async with made as served:
+                    await run(
+                        served, listener, listening, stop, lambda: on_ready(url, needs_tokens, file), on_stop=app.stop
+                    )
             finally:
                 generator.cancel()
                 await asyncio.wait({generator})
@@ -120,9 +129,25 @@ async def serve(
         await places.close()
 
 
-async def _run(
-    app: App, listener: socket.socket, listening: ListenOptions, stop: asyncio.Event, on_ready: Callable[[], None]
+async def run(
+    app: Application,
+    listener: socket.socket,
+    listening: ListenOptions,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
+    """Serve an application until `stop` is set, and answer what is under way.
+
+    Args:
+        app: speaks ASGI.
+        listener: bound, and listening.
+        listening: how.
+        stop: ends it.
+        on_ready: called once it answers.
+        on_stop: called when it is to end: lets what waits be answered.
+    """
+    _allow_descriptors()
     config = uvicorn.Config(
         app,
         http=SlowClientProtocol,
@@ -148,12 +173,12 @@ async def _run(
         await first_done(serving, stopping)
     finally:
         stopping.cancel()
-        app.stop()
+        on_stop()
         server.should_exit = True
         await serving
 
 
-def _check_certificate(listening: ListenOptions) -> None:
+def check_certificate(listening: ListenOptions) -> None:
     """Raise ConfigurationError where TLS would fail, before anything is made."""
     if listening.certificate is None:
         return
@@ -164,7 +189,8 @@ def _check_certificate(listening: ListenOptions) -> None:
         raise ConfigurationError(f"{what} cannot be used: {error.strerror or error}") from None
 
 
-def _bound(listening: ListenOptions) -> socket.socket:
+def bound(listening: ListenOptions) -> socket.socket:
+    """Return a socket that is bound, and does not listen yet; raises ConfigurationError."""
     try:
         found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -181,7 +207,8 @@ def _bound(listening: ListenOptions) -> socket.socket:
     return listener
 
 
-def _listen(listener: socket.socket, listening: ListenOptions) -> None:
+def listen(listener: socket.socket, listening: ListenOptions) -> None:
+    """Let others reach it; raises ConfigurationError, and closes it then."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -207,5 +234,6 @@ def _allow_descriptors() -> None:
         )
 
 
-def _shown(host: str) -> Any:
+def shown(host: str) -> str:
+    """Return a host as a URL has it."""
     return f"[{host}]" if ":" in host else host

@@ -112,14 +112,17 @@ class TokenBook:
 
     async def holder_of(self, token: str) -> TokenRecord | None:
         """Return the record of a token, if it is one; raises BackendUnavailable where no one can say."""
-        await self._refresh()
         parts = token.split("_", 2)
-        token_id = parts[1] if len(parts) == _PARTS and parts[0] == "jobq" else ""
-        record = self._own.get(token_id) or self._records.get(token_id)
+        record = await self.record(parts[1] if len(parts) == _PARTS and parts[0] == "jobq" else "")
         given = hashlib.sha256(parts[-1].encode("utf-8", "replace")).hexdigest()
         # The comparison takes the same time whatever is compared, also where there is nothing to compare with.
         is_right = hmac.compare_digest(given, _NOBODY if record is None else record.hash)
         return record if is_right and record is not None else None
+
+    async def record(self, token_id: str) -> TokenRecord | None:
+        """Return the record of the token of this id, while it is good; raises BackendUnavailable as `holder_of` does."""
+        await self._refresh()
+        return self._own.get(token_id) or self._records.get(token_id)
 
     async def _refresh(self) -> None:
         now = time.monotonic()

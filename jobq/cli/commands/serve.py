@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import re
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,14 +24,17 @@ from jobq.cli.interrupts import heard
 from jobq.errors import BackendMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from jobq.backend import Backend
-    from jobq.server.run_server import ListenOptions
+    from jobq.server.run_server import Front, ListenOptions
     from jobq.server.tokens import TokenRecord
     from jobq.settings import Settings
 
 _SCOPES: Final = ("enqueue", "lease", "settle", "watch", "view", "read", "operate", "admin")
+_PUBLIC_URL: Final = re.compile(r"https://[A-Za-z0-9.\-\[\]:]+")
 _BROUGHT: Final = frozenset({"uvicorn", "httptools", "prometheus_client", "uvloop"})  # by the extra
 _HELP: Final = """Serve the queues of a place over HTTP until Ctrl-C or SIGTERM, so that workers need no rights there.
 
@@ -77,6 +82,7 @@ def take_spec(context: click.Context, spec: str) -> None:
         "jobq serve demo",
         "jobq demo serve --port 9000",
         "jobq serve postgresql://jobq@db.internal/work/demo --host 0.0.0.0",
+        "jobq serve demo --ui",
     ),
 )
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Where to listen. Default: 127.0.0.1.")
@@ -96,6 +102,11 @@ def take_spec(context: click.Context, spec: str) -> None:
     "--rate-limit", metavar="N", type=click.FloatRange(min=1), default=5000.0,
     help="Requests a second of one token, or of one address without tokens. Default: 5000.",
 )  # fmt: skip
+@click.option("--ui", "with_ui", is_flag=True, help="Show the dashboard, too, at /ui/. Needs pip install 'jobq[ui]'.")
+@click.option(
+    "--public-url", metavar="URL",
+    help="https://NAME under which browsers reach the dashboard; needed where it is not on this machine alone.",
+)  # fmt: skip
 @json_option
 @click.pass_context
 def serve(
@@ -106,6 +117,8 @@ def serve(
     key: str | None,
     is_open: bool,
     rate_limit: float,
+    with_ui: bool,
+    public_url: str | None,
     as_json: bool,
 ) -> int | None:
     """Serve; see _HELP."""
@@ -113,24 +126,55 @@ def serve(
         return None
     if (certificate is None) != (key is None):
         raise click.UsageError("--certificate and --key go together")
+    if public_url is not None and not with_ui:
+        raise click.UsageError("--public-url is for --ui")
     settings = read_settings()
     spec = spec_of(ctx, settings)
-    try:
+    with missing_extra("the service", "server"):
         from jobq.server.app import Limits  # noqa: PLC0415 - the extra, and `jobq --help` must not pay for it
         from jobq.server.run_server import ListenOptions  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        if error.name not in _BROUGHT:
-            raise
-        raise BackendMissing(
-            f"the service needs {error.name!r}; install it with: pip install 'jobq[server]'"
-        ) from error
+    before = _dashboard(spec, host, public_url, is_tls=certificate is not None) if with_ui else None
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
     listening = ListenOptions(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
-    _log_to_stderr()
-    return run_async(_serve(spec, settings, listening, as_json=as_json), "fastest")
+    log_to_stderr()
+    return run_async(_serve(spec, settings, listening, before, as_json=as_json), "fastest")
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def missing_extra(what: str, extra: str, brought: "AbstractSet[str]" = frozenset()) -> "Iterator[None]":
+    """Say which extra brings what cannot be imported; raises BackendMissing.
+
+    Args:
+        what: needs it.
+        extra: of jobq.
+        brought: by that extra beside what `server` brings.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in _BROUGHT | brought:
+            raise
+        raise BackendMissing(f"{what} needs {error.name!r}; install it with: pip install 'jobq[{extra}]'") from error
+
+
+def _dashboard(spec: str, host: str, public_url: str | None, *, is_tls: bool) -> "Front":
+    """Return what puts the dashboard before the service."""
+    from jobq.cli.commands.ui import BROUGHT  # noqa: PLC0415 - as above
+    from jobq.local_service import is_loopback  # noqa: PLC0415 - as above
+
+    if public_url is None and not is_loopback(host):
+        raise click.UsageError(
+            f"--ui on {host} needs --public-url https://NAME: the address by which browsers reach it, by TLS of a proxy"
+            " or of --certificate"
+        )
+    if public_url is not None and not _PUBLIC_URL.fullmatch(public_url):
+        raise click.UsageError(f"--public-url {public_url!r}: write https://NAME or https://NAME:PORT, with no path")
+    with missing_extra("the dashboard", "ui", BROUGHT):
+        from jobq.dashboard.run_ui import before_service  # noqa: PLC0415 - as above
+    return before_service(spec, public_url, is_tls=is_tls)
+
+
+def log_to_stderr() -> None:
     """The audit is one line of JSON each; everything else is text. Both go to standard error."""
     for name, form, level in (
         ("jobq.audit", "%(message)s", logging.INFO),
@@ -145,7 +189,9 @@ def _log_to_stderr() -> None:
         logger.propagate = False
 
 
-async def _serve(spec: str, settings: "Settings", listening: "ListenOptions", *, as_json: bool) -> int:
+async def _serve(
+    spec: str, settings: "Settings", listening: "ListenOptions", before: "Front | None", *, as_json: bool
+) -> int:
     """Serve until a signal; that is a good end."""
     from jobq.server.run_server import serve as serve_place  # noqa: PLC0415 - as above
 
@@ -160,9 +206,11 @@ async def _serve(spec: str, settings: "Settings", listening: "ListenOptions", *,
             if file is not None:
                 whom += f"; your own commands find theirs in {file}"
             terminal.say(f"serving {whom}; {url}/openapi.json has what there is. Ctrl-C ends it.")
+            if before is not None:
+                terminal.say(f"the dashboard is at {url}/ui/; sign in there by a token")
         terminal.flush()
 
-    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, announce), name="service")
+    serving = asyncio.create_task(serve_place(spec, settings, listening, stop, announce, before), name="service")
     with heard() as end:
         try:
             await asyncio.shield(serving)

@@ -1,0 +1,182 @@
+"""What can be done to chosen tasks, batches and a queue: asked for, confirmed with what will be done, then done.
+
+What was shown is what is done: a confirmation carries its tasks, and the proof that this session was shown them.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobq.backend import Backend
+from jobq.batches import batches_of
+from jobq.dashboard.pages.enter import ours
+from jobq.dashboard.session import Viewer
+from jobq.dashboard.site import Page, PageRoutes, Site, form_of, needs, to
+from jobq.errors import ConfigurationError
+from jobq.formats import task_ids
+from jobq.formats.visible_text import visible
+from jobq.journal.records import Canceled
+from jobq.journal.store import MOST_IDS, journal_of
+from jobq.pausing import MOST_CHARACTERS, Pause, pausable
+from jobq.server.error_responses import RequestRefused
+from jobq.server.tokens import Scope, audit
+
+PAGES = PageRoutes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """Something that can be done.
+
+    Attributes:
+        scope: that it needs.
+        title: what the confirmation asks, about so many.
+        warning: what cannot be undone; "" = all can.
+        do: does it: takes the backend, the chosen ids, the mark of a pause; returns what to say.
+        takes_ids: whether it is done to chosen ones; else to the queue.
+    """
+
+    scope: Scope
+    title: str
+    do: Callable[[Backend, Sequence[str], Pause], Awaitable[str]]
+    warning: str = ""
+    takes_ids: bool = True
+
+
+async def _cancel(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
+    answers = Counter(await journal_of(backend).cancel(ids))
+    said = {
+        Canceled.CANCELED: "{} canceled",
+        Canceled.STOPPING: "{} stop with their next heartbeat",
+        Canceled.ENDED: "{} had ended",
+        Canceled.UNKNOWN: "{} are not known",
+    }
+    return ", ".join(text.format(answers[answer]) for answer, text in said.items() if answers[answer])
+
+
+async def _retry(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
+    return _done(len(await backend.redrive(ids)), len(ids), "put back")
+
+
+async def _purge(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
+    return _done(len(await backend.purge_dead(ids)), len(ids), "deleted")
+
+
+async def _pause(backend: Backend, _ids: Sequence[str], mark: Pause) -> str:
+    await pausable(backend).pause(mark)
+    return "the queue is paused: nothing new is handed out, what runs goes on"
+
+
+async def _resume(backend: Backend, _ids: Sequence[str], _mark: Pause) -> str:
+    was = await pausable(backend).resume()
+    return "tasks are handed out again" if was else "the queue was not paused"
+
+
+async def _cancel_batches(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
+    for name in ids:
+        await batches_of(backend).cancel(name)
+    return f"{len(ids)} batch{'' if len(ids) == 1 else 'es'} canceled: what waits of it ends, what runs is asked to end"
+
+
+def _done(count: int, of: int, what: str) -> str:
+    return f"{count} {what}" + (f", {of - count} were gone" if count < of else "")
+
+
+ACTIONS: Final = {
+    "cancel": Action(scope=Scope.OPERATE, title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."),
+    "retry": Action(scope=Scope.OPERATE, title="Put {} back, with fresh budgets", do=_retry),
+    "purge": Action(
+        scope=Scope.ADMIN, title="Purge {}", do=_purge, warning="For good: body, history and output of each go."
+    ),
+    "pause": Action(scope=Scope.OPERATE, title="Pause the queue", do=_pause, takes_ids=False),
+    "resume": Action(scope=Scope.OPERATE, title="Resume the queue", do=_resume, takes_ids=False),
+    "cancel-batch": Action(
+        scope=Scope.OPERATE, title="Cancel {} with all tasks of it", do=_cancel_batches, warning="It cannot be undone."
+    ),
+}
+
+
+@PAGES.add("/q/{queue}/act", Scope.WATCH, changes=True)
+async def ask(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+    """Show what will be done."""
+    name = request.path_params["queue"]
+    fields = await form_of(request, viewer)
+    key, action, ids = _asked(viewer, name, fields)
+    what = "batch" if key == "cancel-batch" else "task"
+    return Page(
+        template="confirm.html",
+        title=action.title.format(f"{len(ids)} {what}{_plural(what) if len(ids) != 1 else ''}"),
+        queue=name,
+        values={
+            "key": key,
+            "action": action,
+            "ids": ids,
+            "proof": viewer.proof(_what(key, name, ids)),
+            "back": ours(dict(fields).get("back", "")),
+            "most": MOST_CHARACTERS,
+        },
+    )
+
+
+@PAGES.add("/q/{queue}/do", Scope.WATCH, changes=True)
+async def act(site: Site, viewer: Viewer, request: Request) -> Response:
+    """Do what was confirmed, and go back to where it was asked for."""
+    name = request.path_params["queue"]
+    fields = await form_of(request, viewer)
+    key, action, ids = _asked(viewer, name, fields)
+    given = dict(fields)
+    if not viewer.is_proof(given.get("proof", ""), _what(key, name, ids)):
+        raise RequestRefused(403, "forbidden", "this is not what was shown; choose again")
+    reason = given.get("reason", "").strip()
+    if len(reason) > MOST_CHARACTERS or not reason.isprintable():
+        raise RequestRefused(400, "malformed_request", f"a reason has at most {MOST_CHARACTERS} characters of one line")
+    mark = Pause(at=time.time(), by=f"{viewer.token.name or viewer.token.id} (dashboard)"[:MOST_CHARACTERS], reason=reason)
+    address = request.client.host if request.client else "-"
+    did = {"caller": viewer.token.id, "address": address, "queue": name, "count": len(ids), "ids": list(ids[:10])}
+    audit(f"ui {key}", **did, state="began")
+    backend: Backend = await site.places.take(name)
+    try:
+        said = await action.do(backend, ids, mark)
+    except ConfigurationError as error:
+        audit(f"ui {key}", **did, state="refused")
+        raise RequestRefused(400, "refused", str(error)) from None
+    finally:
+        site.places.give(name)
+        site.snapshots.forget()
+    audit(f"ui {key}", **did, state="done", said=said)
+    return _back(viewer, given.get("back", ""), said)
+
+
+def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tuple[str, Action, list[str]]:
+    key = dict(fields).get("action", "")
+    action = ACTIONS.get(key)
+    if action is None:
+        raise RequestRefused(400, "malformed_request", f"there is no action {visible(key[:40])!r}")
+    needs(viewer, action.scope, queue)
+    ids = list(dict.fromkeys(value for field, value in fields if field == "id")) if action.takes_ids else []
+    if action.takes_ids and not ids:
+        raise RequestRefused(400, "nothing_chosen", "nothing is chosen; tick the rows that are meant, then press it again")
+    if len(ids) > MOST_IDS:
+        raise RequestRefused(400, "too_many", f"{len(ids)} are chosen: at most {MOST_IDS} at once")
+    if any(not task_ids.VALID.fullmatch(each) for each in ids):
+        raise RequestRefused(400, "malformed_request", "what is chosen has an id that none can have")
+    return key, action, ids
+
+
+def _what(key: str, queue: str, ids: Sequence[str]) -> str:
+    return "confirm " + json.dumps([key, queue, list(ids)])
+
+
+def _plural(what: str) -> str:
+    return "es" if what == "batch" else "s"
+
+
+def _back(viewer: Viewer, back: str, said: str) -> Response:
+    """Lead to where it was asked for, with what came of it, which nobody else can have written there."""
+    return to(ours(back), said=said, proof=viewer.proof(f"said {said}"))

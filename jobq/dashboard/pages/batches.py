@@ -1,0 +1,37 @@
+"""The batches of a queue."""
+
+from starlette.requests import Request
+
+from jobq.backend import Backend
+from jobq.batches import batches_of
+from jobq.dashboard.session import Viewer
+from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.server.tokens import Scope
+
+PAGES = PageRoutes()
+_ROWS = 50
+
+
+@PAGES.add("/q/{queue}/batches", Scope.VIEW)
+async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+    """Show how far each is."""
+    name, after = request.path_params["queue"], request.query_params.get("after", "")
+    has_all = request.query_params.get("all") == "1"
+
+    async def listed() -> object:
+        backend: Backend = await site.places.take(name)
+        try:
+            return await batches_of(backend).list(after, _ROWS, unfinished=not has_all)
+        finally:
+            site.places.give(name)
+
+    found = await site.snapshots.get(("batches", name, after, has_all), listed)
+    return Page(
+        template="batches.html",
+        title=f"Batches of {name}",
+        queue=name,
+        values={"found": found, "has_all": has_all, "rows": _ROWS},
+        seconds=0 if after else 5,
+        command=f"jobq {name} batch list",
+        actions=True,
+    )

@@ -1,0 +1,36 @@
+"""All queues, those with trouble first."""
+
+from starlette.requests import Request
+
+from jobq.dashboard.session import Viewer
+from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.journal.records import TaskState
+from jobq.journal.views import QueueLine
+from jobq.server.tokens import Scope
+
+PAGES = PageRoutes()
+_QUEUES = 50  # of one page
+
+
+@PAGES.add("/", Scope.WATCH)
+async def show(site: Site, viewer: Viewer, request: Request) -> Page:
+    """Show how many tasks each queue holds, and where to look first."""
+    after = request.query_params.get("after", "")
+    found = await site.snapshots.get(("queues", after), lambda: site.views.queues(after, _QUEUES))
+    lines = sorted((line for line in found.rows if viewer.may(Scope.WATCH, line.name)), key=_trouble)
+    return Page(
+        template="overview.html",
+        title="Queues",
+        values={"lines": lines, "after": found.after, "is_first": not after},
+        seconds=5,
+        command="jobq QUEUE top",
+    )
+
+
+def _trouble(line: QueueLine) -> tuple[bool, bool, bool, str]:
+    """Order expired leases first, then what is paused with work waiting, then dead letters, then by name."""
+
+    def has(state: TaskState) -> bool:
+        return state in line.counts and line.counts[state].number > 0
+
+    return not has(TaskState.EXPIRED), not (line.paused and has(TaskState.READY)), not has(TaskState.DEAD), line.name

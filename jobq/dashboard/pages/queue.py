@@ -1,0 +1,41 @@
+"""One queue: what waits, what runs, what failed and why."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from jobq.dashboard.session import Viewer
+from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.journal.records import TaskState
+from jobq.journal.task_filter import TaskFilter
+from jobq.journal.views import DeadGroups, ViewPage
+from jobq.server.tokens import Scope
+
+PAGES = PageRoutes()
+GROUPED_BY = ("exit", "error")
+_MOST_LISTED = 5
+_LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
+
+
+@PAGES.add("/q/{queue}", Scope.WATCH)
+async def show(site: Site, viewer: Viewer, request: Request) -> Page:
+    """Show its counts; to who may see tasks, those that run longest and why others died."""
+    name = request.path_params["queue"]
+    line = await site.snapshots.get(("queue", name), lambda: site.views.queue(name))
+    running, groups = ViewPage(rows=()), DeadGroups(groups=())
+    if viewer.may(Scope.VIEW, name):
+        running, groups = await asyncio.gather(
+            site.snapshots.get(("running", name), lambda: site.views.tasks(name, _LEASED, "", _MOST_LISTED)),
+            site.snapshots.get(
+                ("groups", name, GROUPED_BY), lambda: site.views.dead_groups(name, GROUPED_BY, _MOST_LISTED)
+            ),
+        )
+    return Page(
+        template="queue.html",
+        title=name,
+        queue=name,
+        values={"line": line, "running": running, "groups": groups},
+        seconds=5,
+        command=f"jobq {name} top",
+        actions=True,
+    )

@@ -1,0 +1,35 @@
+"""The tasks of a queue, filtered."""
+
+from starlette.requests import Request
+
+from jobq.dashboard import filters
+from jobq.dashboard.session import Viewer
+from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.journal.records import TaskState
+from jobq.server.tokens import Scope
+
+PAGES = PageRoutes()
+_ROWS = 50
+
+
+@PAGES.add("/q/{queue}/tasks", Scope.VIEW)
+async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+    """Show those that a filter takes, a page at a time."""
+    name, after = request.path_params["queue"], request.query_params.get("after", "")
+    form = filters.read(request.query_params)
+    found = await site.snapshots.get(
+        ("tasks", name, form.wanted, after), lambda: site.views.tasks(name, form.wanted, after, _ROWS)
+    )
+    count = await site.snapshots.get(("count", name, form.wanted), lambda: site.views.count(name, form.wanted))
+    only_dead = form.wanted.states == {TaskState.DEAD}
+    command = f"jobq {name} {'dead list' if only_dead else 'ps'}"
+    return Page(
+        template="tasks.html",
+        head="tasks_form.html",
+        title=f"Tasks of {name}",
+        queue=name,
+        values={"found": found, "count": count, "form": form, "states": list(TaskState), "after": after},
+        seconds=0 if after else 5,
+        command=f"{command} {filters.conditions(form.given)}".strip() if only_dead or not form.given else "",
+        actions=True,
+    )
