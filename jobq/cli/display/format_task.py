@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobq.cli.display.terminal import visible, visible_bytes
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.task import Task
@@ -28,13 +27,9 @@ def what_runs(body: bytes) -> str:
         task = _task_in(body)
     except MalformedTask as error:
         return visible(f"(not a task: {error})")
-    if task.command is not None:
-        return visible(task.command)
-    if task.argv is not None:
-        return visible(shlex.join(task.argv))
-    if task.call is not None:
-        return visible(f"{task.call} {strict_json.dumps(task.kwargs or {}).decode()}")
-    return visible(strict_json.dumps(task.kwargs).decode())
+    from jobq.journal.what_runs import what_runs as text_of  # noqa: PLC0415 - --help must not pay for it
+
+    return visible(text_of(task))
 
 
 def as_shell(command: str, variables: Mapping[str, str]) -> str:
