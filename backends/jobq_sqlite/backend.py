@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from jobq_sqlite.journal import SqliteJournal
     from jobq_sqlite.leases import SqliteLeases
     from jobq_sqlite.receiver import QueueReceiver
+    from jobq_sqlite.views import SqliteViews
 
-_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True)
+_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True, views=True)
 
 
 class SqliteBackend:
@@ -97,6 +98,12 @@ class SqliteBackend:
         from jobq_sqlite.batches import SqliteBatches  # noqa: PLC0415 - as above
 
         return SqliteBatches(self._linked, self._read, self._wake, self._looked_up_again, self._keep or 0.0)
+
+    def views(self) -> "SqliteViews":
+        """Return what reads all queues of this file."""
+        from jobq_sqlite.views import SqliteViews  # noqa: PLC0415 - as above
+
+        return SqliteViews(self._file)
 
     @property
     def _receiving(self) -> "QueueReceiver":

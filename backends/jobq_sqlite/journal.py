@@ -11,19 +11,20 @@ from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.task_sql import Now, confirm
 
 T = TypeVar("T")
-_COLUMNS: Final = (
+# In the order in which `record_of` takes them.
+COLUMNS: Final = (
     "seq, id, state, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,"
     " cancel_requested, outcome, reason, description,"
     " (SELECT name FROM batch WHERE batch.batch_id = task.batch_id) AS batch"
 )
-_FIND: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id IN ({{}})"  # noqa: S608 - constants of ours
-RUNNING: Final = f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND state = 'leased' ORDER BY started_at, seq LIMIT ?"  # noqa: S608
+_FIND: Final = f"SELECT {COLUMNS} FROM task WHERE queue_id = ? AND id IN ({{}})"  # noqa: S608 - constants of ours
+RUNNING: Final = f"SELECT {COLUMNS} FROM task WHERE queue_id = ? AND state = 'leased' ORDER BY started_at, seq LIMIT ?"  # noqa: S608
 RUNNING_OF_BATCH: Final = (
-    f"SELECT {_COLUMNS} FROM task WHERE batch_id = (SELECT batch_id FROM batch WHERE queue_id = ? AND name = ?)"  # noqa: S608
+    f"SELECT {COLUMNS} FROM task WHERE batch_id = (SELECT batch_id FROM batch WHERE queue_id = ? AND name = ?)"  # noqa: S608
     " AND state = 'leased' ORDER BY started_at, seq LIMIT ?"
 )
 UNFINISHED: Final = (
-    f"SELECT {_COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
+    f"SELECT {COLUMNS} FROM task WHERE queue_id = ? AND id > ? AND state IN ('ready', 'scheduled', 'leased')"  # noqa: S608
     " ORDER BY id LIMIT ?"
 )
 _IDS_WITH: Final = "SELECT id FROM task WHERE queue_id = ? AND instr(id, ?) ORDER BY id LIMIT ?"
@@ -58,8 +59,12 @@ OLDEST: Final = """
 _CANCEL_RUNNING: Final = "UPDATE task SET cancel_requested = 1 WHERE seq = ?"
 
 
-class _Read(Protocol):
-    async def __call__(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T: ...
+class ReadsQueue(Protocol):
+    """Runs a function on a connection that reads; it gets the queue's number, too."""
+
+    async def __call__(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
+        """Run it; raises what it raises, and QueueNotFound."""
+        ...
 
 
 class SqliteJournal:
@@ -75,7 +80,7 @@ class SqliteJournal:
     def __init__(
         self,
         link: Callable[[], Awaitable[tuple[SqliteConnection, int]]],
-        read: _Read,
+        read: ReadsQueue,
         changed: Callable[[], None],
         looked_up_again: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -90,7 +95,7 @@ class SqliteJournal:
 
         def work(database: sqlite3.Connection, queue: int, now: Now) -> list[TaskRecord]:
             rows = database.execute(_FIND.format(marks), (queue, *ids)).fetchall()
-            return [_record(row, now, database.execute(_LAST, row[:1]).fetchone()) for row in rows]
+            return [record_of(row, now, database.execute(_LAST, row[:1]).fetchone()) for row in rows]
 
         return await self._read(work)
 
@@ -113,7 +118,7 @@ class SqliteJournal:
     async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
         return await self._read(
             lambda database, queue, now: [
-                _record(row, now, None) for row in database.execute(statement, (queue, *values))
+                record_of(row, now, None) for row in database.execute(statement, (queue, *values))
             ]
         )
 
@@ -195,7 +200,8 @@ def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) ->
     return Canceled.CANCELED
 
 
-def _record(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> TaskRecord:
+def record_of(row: tuple[Any, ...], now: Now, last: tuple[str, int] | None) -> TaskRecord:
+    """Return the record of a row of COLUMNS, with its last attempt, if that is known."""
     (
         _, id_, stored, deliveries, body, available_at, finished_at, expires_at, holder, started_at, beat, checkpoint,
         cancel_requested, outcome, reason, description, batch,

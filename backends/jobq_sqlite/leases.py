@@ -23,13 +23,13 @@ T = TypeVar("T")
 _LIMITS: Final = LeaseLimits(
     default_ttl=timedelta(seconds=60), min_ttl=timedelta(seconds=1), poll=timedelta(seconds=0.25)
 )
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "token, request, holder, state, expires_at, lock_delay, acquired_at, renewals, is_revoked, cursor, version,"
     " confirmation, ends, ttl"  # in the order of LeaseRow
 )
-_READ: Final = f"SELECT {_COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
-_LIST: Final = f"SELECT {_COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
-_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {_COLUMNS}) VALUES (?, ?{', ?' * 14})"  # noqa: S608 - as above
+_READ: Final = f"SELECT {COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
+_LIST: Final = f"SELECT {COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
+_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {COLUMNS}) VALUES (?, ?{', ?' * 14})"  # noqa: S608 - as above
 
 
 class SqliteLeases:
@@ -123,7 +123,7 @@ class SqliteLeases:
 
         def work(database: sqlite3.Connection, now: Now) -> list[LeaseRecord]:
             found = database.execute(_LIST, (self._queue,))
-            return [rules.record(name, _row_of(columns), now.boottime) for *columns, name in found]
+            return [rules.record(name, row_of(columns), now.boottime) for *columns, name in found]
 
         return await self._submit(work, writes=False)
 
@@ -146,13 +146,14 @@ class SqliteLeases:
 
     def _row(self, database: sqlite3.Connection, name: str) -> LeaseRow | None:
         found = database.execute(_READ, (self._queue, name)).fetchone()
-        return None if found is None else _row_of(found)
+        return None if found is None else row_of(found)
 
     def _write(self, database: sqlite3.Connection, name: str, before: LeaseRow | None, after: LeaseRow | None) -> None:
         if after is not None and after != before and after.token:
             database.execute(_WRITE, (self._queue, name, *astuple(after)))
 
 
-def _row_of(columns: Iterable[Any]) -> LeaseRow:
+def row_of(columns: Iterable[Any]) -> LeaseRow:
+    """Return the lease of a row of COLUMNS."""
     row = LeaseRow(*columns)  # the columns stand in the order of its fields
     return replace(row, is_revoked=bool(row.is_revoked))

@@ -207,6 +207,7 @@ class OpenFile:
         create: make it where it is missing.
         reads_beside: who has it open to write; then this one only reads, and opens no other file than that.
         only_reads: open it for who may not write there.
+        looks: only read, once it is open and was brought up to date.
     """
 
     def __init__(
@@ -216,12 +217,14 @@ class OpenFile:
         create: bool = False,
         reads_beside: "OpenFile | None" = None,
         only_reads: bool = False,
+        looks: bool = False,
     ) -> None:
         self.path = file.path
         self.busy_timeout = file.busy_timeout
         self._file = file
         self._create = create
         self._only_reads = only_reads
+        self._looks = looks or only_reads or reads_beside is not None
         self._reads_beside = reads_beside
         self._same = SameFile(file.path)
         self._clock = FileClock(file.path, file.clock, file.host, adopt=file.adopt)
@@ -243,6 +246,7 @@ class OpenFile:
             self._clock.now(database)
             if self._reads_beside is not None:
                 self._same.compare(self._reads_beside._same)  # noqa: SLF001 - another of this class
+            if self._looks:
                 database.execute("PRAGMA query_only = ON")
         return database
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
 from jobq.formats.visible_text import visible, visible_bytes
 
 if TYPE_CHECKING:
@@ -28,13 +27,9 @@ def what_runs(body: bytes) -> str:
         task = _task_in(body)
     except MalformedTask as error:
         return visible(f"(not a task: {error})")
-    if task.command is not None:
-        return visible(task.command)
-    if task.argv is not None:
-        return visible(shlex.join(task.argv))
-    if task.call is not None:
-        return visible(f"{task.call} {strict_json.dumps(task.kwargs or {}).decode()}")
-    return visible(strict_json.dumps(task.kwargs).decode())
+    from jobq.journal.what_runs import what_runs as text_of  # noqa: PLC0415 - --help must not pay for it
+
+    return visible(text_of(task))
 
 
 def as_shell(command: str, variables: Mapping[str, str]) -> str:

@@ -1,0 +1,40 @@
+"""What the dead letters of a queue have in common, looked at from the newest back, as SQL."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
+from jobq.journal.records import Attempt
+from jobq.journal.views import DeadGroups
+from jobq_sqlite.bounded_read import UntilCut
+
+LETTERS: Final = (
+    "SELECT id, reason, description, finished_at, (SELECT record FROM attempt WHERE attempt.seq = task.seq"
+    " ORDER BY attempt DESC LIMIT 1) FROM task WHERE queue_id = ? AND state = 'dead'"
+    " ORDER BY finished_at DESC, seq DESC LIMIT ?"
+)
+
+
+def groups(
+    database: sqlite3.Connection, queue: int, grouping: Sequence[str], limit: int, is_over: Callable[[], bool]
+) -> DeadGroups:
+    """Return the largest groups of those that there is time to look at.
+
+    Args:
+        database: in a transaction that only reads, whose statements are cut off when the time is over.
+        queue: the queue's number.
+        grouping: by what.
+        limit: how many groups.
+        is_over: whether the time is.
+    """
+    found = DeadGrouping(grouping)
+    with UntilCut():
+        # Row by row: the statement lets go of Python while it looks for the next, so others have their turns.
+        for id_, reason, description, died, record in database.execute(LETTERS, (queue, MOST_GROUPED + 1)):
+            if is_over() or found.looked_at == MOST_GROUPED:
+                return found.groups(limit, is_all=False)
+            host = "" if record is None else Attempt.decode(record, 0).host
+            found.add(id_, reason, description, host, died)
+        return found.groups(limit, is_all=True)
+    return found.groups(limit, is_all=False)

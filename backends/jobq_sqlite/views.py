@@ -1,0 +1,216 @@
+"""A whole file, looked at on a connection of its own, for a bounded time: see `jobq.journal.views`."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Final, Self, TypeVar
+
+from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound, StoreUnusable
+from jobq.journal.error_grouping import checked_grouping
+from jobq.journal.task_filter import TaskFilter
+from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
+from jobq.journal.task_search import TaskSearch, total
+from jobq.journal.views import (
+    BUDGET,
+    MOST_COUNTED,
+    Count,
+    DeadGroups,
+    QueueLine,
+    ViewPage,
+    checked_limit,
+    is_storable,
+)
+from jobq.lease.store import LeaseRecord
+from jobq_sqlite import dead_groups, lease_listing, queue_lines, task_sql
+from jobq_sqlite.bounded_read import UntilCut, bounded
+from jobq_sqlite.connection import Link
+from jobq_sqlite.journal import SqliteJournal
+from jobq_sqlite.open_file import OpenFile, StoreFile
+from jobq_sqlite.task_sql import Now
+from jobq_sqlite.task_walk import walked
+from jobq_sqlite.thread_connection import ThreadConnection
+
+T = TypeVar("T")
+_BATCH: Final = "SELECT batch_id FROM batch WHERE queue_id = ? AND name = ?"
+Look = Callable[[sqlite3.Connection, Now, Callable[[], bool]], T]
+
+
+class SqliteViews:
+    """The queues of a file, on a connection and a thread that claims, renewals and settles do not use.
+
+    Args:
+        file: the file and who may use it.
+    """
+
+    def __init__(self, file: StoreFile) -> None:
+        self._file = file
+        self._connection: ThreadConnection | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self._closed = False
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._closed = True
+        await self._leave()
+
+    async def queues(self, after: str, limit: int, *, budget: timedelta = BUDGET) -> ViewPage[QueueLine]:
+        """List queues by name."""
+        checked_limit(limit)
+        behind = after if is_storable(after) else ""
+        return await self._look(
+            lambda database, now, is_over: queue_lines.page(database, behind, limit, now, is_over), budget
+        )
+
+    async def tasks(
+        self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
+    ) -> ViewPage[TaskRow]:
+        """List tasks by state."""
+        checked_limit(limit)
+
+        def look(database: sqlite3.Connection, now: Now, _: Callable[[], bool]) -> ViewPage[TaskRow]:
+            search = TaskSearch(wanted, after, limit, now.wall, budget)
+            self._search(database, queue, wanted, search, now)
+            return search.page()
+
+        return await self._look(look, budget)
+
+    async def count(
+        self, queue: str, wanted: TaskFilter, *, most: int = MOST_COUNTED, budget: timedelta = BUDGET
+    ) -> Count:
+        """Count tasks."""
+
+        def look(database: sqlite3.Connection, now: Now, _: Callable[[], bool]) -> Count:
+            if wanted.has_states_alone:
+                return self._count_states(database, queue, wanted, most, now)
+            search = TaskSearch(wanted, "", most, now.wall, budget, keeps=False)
+            self._search(database, queue, wanted, search, now)
+            return search.count()
+
+        return await self._look(look, budget)
+
+    async def task(self, queue: str, task_id: str) -> TaskDetail | None:
+        """Look at one task."""
+        journal = self._journal(queue)
+        found = await journal.find([task_id]) if is_storable(task_id) else []
+        return detail_of(found[0], await journal.attempts(task_id)) if found else None
+
+    async def output(self, queue: str, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
+        """Return the end of an attempt's output."""
+        return await self._journal(queue).output(task_id, attempt) if is_storable(task_id) else None
+
+    async def leases(
+        self, queue: str, prefix: str, after: str, limit: int, *, budget: timedelta = BUDGET
+    ) -> ViewPage[LeaseRecord]:
+        """List named leases by name."""
+        checked_limit(limit)
+        if not all(is_storable(text) for text in (queue, prefix, after)):
+            return ViewPage(rows=[])
+        return await self._look(
+            lambda database, now, _: lease_listing.page(database, queue, prefix, after, limit, now), budget
+        )
+
+    async def dead_groups(
+        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+    ) -> DeadGroups:
+        """Group dead letters."""
+        checked_limit(limit)
+        names = checked_grouping(",".join(grouping))
+        return await self._look(
+            lambda database, _, is_over: dead_groups.groups(database, _number(database, queue), names, limit, is_over),
+            budget,
+        )
+
+    @staticmethod
+    def _search(
+        database: sqlite3.Connection,
+        queue: str,
+        wanted: TaskFilter,
+        search: TaskSearch,
+        now: Now,
+    ) -> None:
+        number, batch = _number(database, queue), None
+        if wanted.batch:
+            found = database.execute(_BATCH, (number, wanted.batch)).fetchone() if is_storable(wanted.batch) else None
+            batch = -1 if found is None else found[0]
+        with UntilCut():
+            while (step := search.step()) is not None:
+                search.take(step, walked(database, number, batch, step, now))
+            return
+        search.cut()
+
+    @staticmethod
+    def _count_states(database: sqlite3.Connection, queue: str, wanted: TaskFilter, most: int, now: Now) -> Count:
+        counts: list[Count] = []
+        number = _number(database, queue)
+        with UntilCut():
+            for state, count in queue_lines.state_counts(database, number, now, most):
+                if not wanted.states or state in wanted.states:
+                    counts.append(count)
+            return total(counts, most)
+        return total([*counts, Count(number=0, is_exact=False)], most)
+
+    def _journal(self, queue: str) -> SqliteJournal:
+        async def read(work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
+            connection = await self._opened()
+            return await connection.submit(
+                lambda database, now: work(database, _number(database, queue), now), writes=False
+            )
+
+        return SqliteJournal(_nobody_writes, read, lambda: None, nullcontext)
+
+    async def _look(self, look: Look[T], budget: timedelta) -> T:
+        def work(database: sqlite3.Connection, now: Now) -> T:
+            with bounded(database, budget) as is_over:
+                return look(database, now, is_over)
+
+        connection = await self._opened()
+        try:
+            return await connection.submit(work, writes=False)
+        except StoreUnusable:
+            await self._leave()  # another file stands there: the next look opens that one
+            raise
+
+    async def _opened(self) -> ThreadConnection:
+        async with self._opening:
+            if self._closed:
+                raise BackendUnavailable(f"{self._file.path} is closed: it was left before this call")
+            if self._connection is not None and self._connection.file.is_in_use_by_now():
+                before, self._connection = self._connection, None
+                await before.stop()
+            if self._connection is None:
+                self._connection = await self._started()
+            return self._connection
+
+    async def _started(self) -> ThreadConnection:
+        try:
+            connection = ThreadConnection(OpenFile(self._file, looks=True), _nothing)
+            await connection.start()
+        except AccessDenied:
+            connection = ThreadConnection(OpenFile(self._file, only_reads=True), _nothing)
+            await connection.start()
+        return connection
+
+    async def _leave(self) -> None:
+        async with self._opening:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.stop()
+
+
+def _number(database: sqlite3.Connection, queue: str) -> int:
+    if not is_storable(queue):
+        raise QueueNotFound(f"queue {queue[:80]!a} does not exist")
+    return task_sql.queue_id(database, queue)
+
+
+async def _nobody_writes() -> Link:
+    raise AssertionError("views only read")
+
+
+def _nothing() -> None:
+    """Nobody waits for what others write."""

@@ -1,0 +1,136 @@
+"""Which tasks of a queue are meant, and by what a store can pass over most others before it reads them."""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Final
+
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.journal.records import TaskState
+from jobq.journal.task_rows import TaskRow
+
+# Written alike in every JSON: no escape has another form for them, and no quotation of words parts them.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:=+,@%-]+")
+_WILD: Final = re.compile(r"\[[^\]]*\]|[*?\[]")
+_ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFilter:
+    """Conditions, all of which must hold; those that say nothing hold always.
+
+    A pattern is one of `--where`: * stands for anything, ? for one character, [ab] for one of them.
+
+    Attributes:
+        states: in one of which it is; none = any.
+        text: pattern of what runs; of a task that ended otherwise than dead, which has lost its command, of its program
+            alone. One whose body has more than `task_rows.MOST_BODY_BYTES` has none.
+        exit: pattern of how its last attempt ended: an exit code, or `signal 9`; none of one that runs.
+        host: pattern of where it runs, or its last attempt did.
+        reason, error: patterns of why it is dead, as `jobq.journal.error_grouping` folds it.
+        id_part: stands in its id.
+        batch: the name of its batch.
+        min_age_seconds: it is so for so long (`TaskRow.at`); one that waits for its time is not.
+        max_age_seconds: and not for longer.
+    """
+
+    states: frozenset[TaskState] = frozenset()
+    text: str = ""
+    exit: str = ""
+    host: str = ""
+    reason: str = ""
+    error: str = ""
+    id_part: str = ""
+    batch: str = ""
+    min_age_seconds: float | None = None
+    max_age_seconds: float | None = None
+
+    @property
+    def is_search(self) -> bool:
+        """Whether tasks have to be looked at one by one, for want of an index; what is bounded then."""
+        return bool(
+            self.text
+            or self.exit
+            or self.host
+            or self.reason
+            or self.error
+            or self.id_part
+            or self.min_age_seconds is not None
+            or self.max_age_seconds is not None
+            or (self.states & _ENDED and not self.states >= _ENDED)
+        )
+
+    @property
+    def has_states_alone(self) -> bool:
+        """Whether nothing else is asked for."""
+        return self == TaskFilter(states=self.states)
+
+    def takes(self, row: TaskRow, now: float) -> bool:
+        """Return whether all conditions hold.
+
+        Args:
+            row: the task.
+            now: wall time in seconds since the epoch.
+        """
+        return (
+            (not self.states or row.state in self.states)
+            and self.id_part in row.id
+            and self.batch in ("", row.batch)
+            and all(
+                not pattern or fnmatchcase(value, pattern)
+                for pattern, value in (
+                    (self.text, row.program if row.state in _ENDED else row.runs),
+                    (self.exit, row.exit),
+                    (self.host, row.host),
+                    (self.reason, row.reason),
+                    (self.error, row.error),
+                )
+            )
+            and self._has_age(row, now)
+        )
+
+    def _has_age(self, row: TaskRow, now: float) -> bool:
+        if self.min_age_seconds is None and self.max_age_seconds is None:
+            return True
+        age = None if row.at is None else now - row.at
+        if age is None or age < 0:
+            return False
+        return (self.min_age_seconds or 0.0) <= age and (self.max_age_seconds is None or age <= self.max_age_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needles:
+    """Texts without which what is stored of a task cannot be of one that is meant; "" = any can.
+
+    Attributes:
+        id: in its id.
+        body: in its body.
+        holder: in who runs it.
+        records: in the record of its last attempt, where it has one.
+    """
+
+    id: str = ""
+    body: str = ""
+    holder: str = ""
+    records: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, wanted: TaskFilter, *, is_leased: bool, is_ended: bool) -> "Needles":
+        """Return what to look for among tasks that are leased, or that have ended otherwise than dead."""
+        program = _literal(wanted.text) if is_ended else ""
+        host = "" if is_leased else _literal(wanted.host)
+        kind, _, number = wanted.exit.rpartition(" ")
+        ended = ""
+        if not is_leased and number.isascii() and number.isdigit():
+            ended = f'"{"signal" if kind == "signal" else "exit_code"}": {number}'  # as `Attempt.encode` writes it
+        return cls(
+            id=max(_PLAIN.findall(wanted.id_part), key=len, default=""),
+            body="" if is_ended else _literal(wanted.text),
+            holder=_literal(wanted.host) if is_leased else "",
+            records=tuple(filter(None, (program, host, ended))),
+        )
+
+
+def _literal(pattern: str) -> str:
+    """Return the longest text that stands as it is in all that a pattern takes, and in JSON of it."""
+    found = [part for piece in _WILD.split(pattern) for part in _PLAIN.findall(piece)]
+    return max(found, key=len, default="")
