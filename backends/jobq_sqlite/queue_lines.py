@@ -89,6 +89,12 @@ def page(
     )
 
 
+def line(database: sqlite3.Connection, queue: int, now: Now) -> QueueLine:
+    """Return the line of one queue, as far as the time is enough."""
+    name, paused = database.execute("SELECT name, paused FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+    return _line(database, queue, name, Pause.decode(paused), now)
+
+
 def _line(database: sqlite3.Connection, queue: int, name: str, paused: Pause | None, now: Now) -> QueueLine:
     counts: dict[TaskState, Count] = {}
     ended: dict[TaskState, Count] = {}

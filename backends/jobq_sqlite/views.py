@@ -66,6 +66,12 @@ class SqliteViews:
             lambda database, now, is_over: queue_lines.page(database, behind, limit, now, is_over), budget
         )
 
+    async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:
+        """Look at one queue."""
+        return await self._look(
+            lambda database, now, _: queue_lines.line(database, _number(database, name), now), budget
+        )
+
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
     ) -> ViewPage[TaskRow]:

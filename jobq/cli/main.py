@@ -67,7 +67,9 @@ _COMMANDS: Final = {
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
-_LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "ui", "emulator", "check"})  # with more to close
+_LASTING: Final = frozenset(
+    {"worker", "run", "pull", "lease", "serve", "ui", "emulator", "check"}
+)  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _INTERRUPTED: Final = 130

@@ -59,7 +59,9 @@ def made(site: Site) -> Starlette:
     Args:
         site: with its views entered.
     """
-    routes = [Route(ROOT + each.path, _answers(site, each), methods=[_method(each)]) for part in _PARTS for each in part.PAGES]
+    routes = [
+        Route(ROOT + each.path, _answers(site, each), methods=[_method(each)]) for part in _PARTS for each in part.PAGES
+    ]
     open_ = [
         Route(ROOT, _moved, methods=["GET"]),
         Route(f"{ROOT}/static/{{hash}}/{{name:path}}", _static, methods=["GET"]),
@@ -100,26 +102,26 @@ def _guarded(
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers requests which are none of another site, and each error by a page."""
 
-    async def answer(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         try:
             site.guard.check(request.method, request.headers)
             found = await handler(site, request)
+            response = rendered(site, await site.viewer(request), request, found) if isinstance(found, Page) else found
         except RequestRefused as refused:
             return await _error_page(site, request, refused)
         except JobqError as error:
-            refused = refused_for(error)
-            if refused.status >= 500:  # noqa: PLR2004 - what HTTP says of the server
+            answer = refused_for(error)
+            if answer.status >= 500:  # noqa: PLR2004 - what HTTP says of the server
                 _log.warning("dashboard: %s: %s", type(error).__name__, error)
-            return await _error_page(site, request, refused)
+            return await _error_page(site, request, answer)
         except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service
             incident = uuid.uuid4().hex[:8]
             _log.exception("incident %s in the dashboard", incident)
-            failed = RequestRefused(500, "internal", f"this page failed; the service's log says more under {incident}")
-            return await _error_page(site, request, failed)
-        response = rendered(site, await site.viewer(request), request, found) if isinstance(found, Page) else found
+            message = f"this page failed; the service's log says more under {incident}"
+            return await _error_page(site, request, RequestRefused(500, "internal", message))
         return _with_headers(response)
 
-    return answer
+    return endpoint
 
 
 def _answers(site: Site, route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
@@ -170,4 +172,3 @@ def _with_headers(response: Response) -> Response:
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     return response
-

@@ -35,7 +35,7 @@ def read(query: QueryParams) -> FilterForm:
     problems: dict[str, str] = {}
     states = set()
     for name in query.getlist("state"):
-        if name in TaskState:
+        if name in set(TaskState):
             states.add(TaskState(name))
         elif name:
             problems["state"] = f"there is no state {name[:40]!r}"
@@ -65,5 +65,7 @@ def conditions(given: Mapping[str, str]) -> str:
     """Return what `jobq` takes for the same: `--where` for each field that it knows."""
     names = {"text": "command"}
     return " ".join(
-        f"--where {shlex.quote(f'{names.get(name, name)}={value}')}" for name, value in given.items() if name in _PATTERNS
+        f"--where {shlex.quote(f'{names.get(name, name)}={value}')}"
+        for name, value in given.items()
+        if name in _PATTERNS
     )

@@ -25,7 +25,9 @@ def front(dashboard: Application, service: Application | None) -> Application:
             await service(scope, receive, send)
         else:
             status, where = (307, [(b"location", _ROOT_BYTES + b"/")]) if path == "/" else (404, [])
-            await send({"type": "http.response.start", "status": status, "headers": [*where, (b"content-length", b"0")]})
+            await send(
+                {"type": "http.response.start", "status": status, "headers": [*where, (b"content-length", b"0")]}
+            )
             await send({"type": "http.response.body", "body": b""})
 
     return answer

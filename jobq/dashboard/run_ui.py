@@ -120,7 +120,9 @@ def forwarding_file(settings: Settings, link: str) -> Path:
         ConfigurationError: it cannot be written.
     """
     folder = user_home(settings) / "ui"
-    page = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={link}"><title>jobq</title>'
+    page = (
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={link}"><title>jobq</title>'
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in folder.glob("*.html"):  # their links are used, or too old

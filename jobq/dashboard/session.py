@@ -1,4 +1,4 @@
-"""Who is signed in: a cookie that says by which token, and proves that it was given here. No token is kept in a browser.
+"""Who is signed in: a cookie that says by which token, and proves that it was given here; no token is in a browser.
 
 The key that proves it stands in a document of the place, so that each of several services takes what another one gave.
 A session ends when its token is revoked: the token's record is read for each request, as for the API.
@@ -19,6 +19,7 @@ from jobq.server.tokens import Scope, TokenBook, TokenRecord
 
 SESSION_SECONDS: Final = 12 * 3600.0
 LINK_SECONDS: Final = 60.0
+_CLOCKS_DIFFER: Final = 60.0  # seconds, of several services of one place
 _DOCUMENT: Final = "ui-key"
 _MOST_LINKS: Final = 16  # that were made and not used
 
@@ -84,7 +85,7 @@ class Sessions:
         if not hmac.compare_digest(mac.encode("utf-8", "replace"), self._mac(written).encode()):
             return None
         token_id, token_hash, session, began = json.loads(base64.urlsafe_b64decode(written + "=" * (-len(written) % 4)))
-        if not -60 < time.time() - began < SESSION_SECONDS:  # clocks of several services differ a little
+        if not -_CLOCKS_DIFFER < time.time() - began < SESSION_SECONDS:
             return None
         record = await self._tokens.record(token_id)
         if record is None or not record.hash.startswith(token_hash):  # another one under the same id

@@ -218,8 +218,11 @@ _templates: Final = _environment()
 
 def rendered(site: Site, viewer: Viewer | None, request: Request, page: Page) -> Response:
     """Return a page as HTML: whole, or to a poll what is polled alone, and nothing where that is as before."""
+
     def next_page(after: str) -> str:
-        query = [(name, value) for name, value in request.query_params.multi_items() if name not in (*_OF_POLL, "after")]
+        query = [
+            (name, value) for name, value in request.query_params.multi_items() if name not in (*_OF_POLL, "after")
+        ]
         return f"{request.url.path}?{urlencode([*query, ('after', after)])}"
 
     values = {

@@ -29,7 +29,9 @@ class Snapshots:
             # A task of its own: who asked first may leave before it is there.
             task = asyncio.ensure_future(make())
             self._held[key] = time.monotonic(), task
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # someone may wait for it, or nobody
+            task.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # someone may wait for it, or nobody
         self._held.move_to_end(key)
         while len(self._held) > _MOST:
             self._held.popitem(last=False)

@@ -1,4 +1,4 @@
-"""How values are written on pages. All that comes from users goes through `visible` or `block`, then Jinja's escaping."""
+"""How values are written on pages. What comes from users goes through `visible` or `block`, then Jinja's escaping."""
 
 import time
 from datetime import UTC, datetime
@@ -17,8 +17,8 @@ SIGNS: Final = {
     TaskState.RUNNING: "●",
     TaskState.EXPIRED: "!",
     TaskState.SUCCEEDED: "✓",
-    TaskState.DEAD: "×",
-    TaskState.CANCELED: "–",
+    TaskState.DEAD: "✗",
+    TaskState.CANCELED: "⊘",
     TaskState.MOVED: "→",
 }
 
@@ -48,7 +48,7 @@ def moment(at: float) -> str:
 
 
 def relative(at: float, now: float | None = None) -> str:
-    """Return how long ago a wall time is, or when it comes: `4m ago`, `in 2h`; in one unit, so that it changes rarely."""
+    """Return how long ago a wall time is, or when it comes, in its largest unit: `4m ago`, `in 2h`."""
     away = (time.time() if now is None else now) - at
     return f"{coarse(away)} ago" if away >= 0 else f"in {coarse(-away)}"
 
@@ -57,7 +57,11 @@ def coarse(seconds: float) -> str:
     """Return a duration in its largest unit: `4s`, `12m`, `3h`, `9d`."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds / size:.0f}{unit}" if seconds >= 2 * size else f"{seconds / size:.1f}".removesuffix(".0") + unit
+            return (
+                f"{seconds / size:.0f}{unit}"
+                if seconds >= 2 * size
+                else f"{seconds / size:.1f}".removesuffix(".0") + unit
+            )
     return f"{max(0.0, seconds):.0f}s"
 
 

@@ -151,6 +151,10 @@ class Views(Protocol):
         """
         ...
 
+    async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:
+        """Return one queue, as `queues` lists it."""
+        ...
+
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
     ) -> ViewPage[TaskRow]:

@@ -1,8 +1,8 @@
 """About this service, and the licences of what it brings."""
 
-import jobq
 from starlette.requests import Request
 
+import jobq
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import Page, PageRoutes, Site, static_file
 from jobq.server.tokens import Scope

@@ -89,7 +89,9 @@ def _done(count: int, of: int, what: str) -> str:
 
 
 ACTIONS: Final = {
-    "cancel": Action(scope=Scope.OPERATE, title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."),
+    "cancel": Action(
+        scope=Scope.OPERATE, title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."
+    ),
     "retry": Action(scope=Scope.OPERATE, title="Put {} back, with fresh budgets", do=_retry),
     "purge": Action(
         scope=Scope.ADMIN, title="Purge {}", do=_purge, warning="For good: body, history and output of each go."
@@ -136,11 +138,13 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
     reason = given.get("reason", "").strip()
     if len(reason) > MOST_CHARACTERS or not reason.isprintable():
         raise RequestRefused(400, "malformed_request", f"a reason has at most {MOST_CHARACTERS} characters of one line")
-    mark = Pause(at=time.time(), by=f"{viewer.token.name or viewer.token.id} (dashboard)"[:MOST_CHARACTERS], reason=reason)
+    mark = Pause(
+        at=time.time(), by=f"{viewer.token.name or viewer.token.id} (dashboard)"[:MOST_CHARACTERS], reason=reason
+    )
     address = request.client.host if request.client else "-"
     did = {"caller": viewer.token.id, "address": address, "queue": name, "count": len(ids), "ids": list(ids[:10])}
     audit(f"ui {key}", **did, state="began")
-    backend: Backend = await site.places.take(name)
+    backend = await site.places.take(name)
     try:
         said = await action.do(backend, ids, mark)
     except ConfigurationError as error:
@@ -161,7 +165,9 @@ def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tup
     needs(viewer, action.scope, queue)
     ids = list(dict.fromkeys(value for field, value in fields if field == "id")) if action.takes_ids else []
     if action.takes_ids and not ids:
-        raise RequestRefused(400, "nothing_chosen", "nothing is chosen; tick the rows that are meant, then press it again")
+        raise RequestRefused(
+            400, "nothing_chosen", "nothing is chosen; tick the rows that are meant, then press it again"
+        )
     if len(ids) > MOST_IDS:
         raise RequestRefused(400, "too_many", f"{len(ids)} are chosen: at most {MOST_IDS} at once")
     if any(not task_ids.VALID.fullmatch(each) for each in ids):

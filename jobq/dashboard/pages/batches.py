@@ -2,7 +2,6 @@
 
 from starlette.requests import Request
 
-from jobq.backend import Backend
 from jobq.batches import batches_of
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import Page, PageRoutes, Site
@@ -19,7 +18,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: A
     has_all = request.query_params.get("all") == "1"
 
     async def listed() -> object:
-        backend: Backend = await site.places.take(name)
+        backend = await site.places.take(name)
         try:
             return await batches_of(backend).list(after, _ROWS, unfinished=not has_all)
         finally:

@@ -1,6 +1,7 @@
 """One queue: what waits, what runs, what failed and why."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -10,6 +11,9 @@ from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.views import DeadGroups, ViewPage
 from jobq.server.tokens import Scope
+
+if TYPE_CHECKING:
+    from jobq.journal.task_rows import TaskRow
 
 PAGES = PageRoutes()
 GROUPED_BY = ("exit", "error")
@@ -22,7 +26,8 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:
     """Show its counts; to who may see tasks, those that run longest and why others died."""
     name = request.path_params["queue"]
     line = await site.snapshots.get(("queue", name), lambda: site.views.queue(name))
-    running, groups = ViewPage(rows=()), DeadGroups(groups=())
+    running: ViewPage[TaskRow] = ViewPage(rows=())
+    groups = DeadGroups(groups=())
     if viewer.may(Scope.VIEW, name):
         running, groups = await asyncio.gather(
             site.snapshots.get(("running", name), lambda: site.views.tasks(name, _LEASED, "", _MOST_LISTED)),

@@ -21,14 +21,15 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: A
         ("tasks", name, form.wanted, after), lambda: site.views.tasks(name, form.wanted, after, _ROWS)
     )
     count = await site.snapshots.get(("count", name, form.wanted), lambda: site.views.count(name, form.wanted))
-    only_dead = form.wanted.states == {TaskState.DEAD}
+    only_state = next(iter(form.wanted.states)) if len(form.wanted.states) == 1 else None
+    only_dead = only_state is TaskState.DEAD
     command = f"jobq {name} {'dead list' if only_dead else 'ps'}"
     return Page(
         template="tasks.html",
         head="tasks_form.html",
         title=f"Tasks of {name}",
         queue=name,
-        values={"found": found, "count": count, "form": form, "states": list(TaskState), "after": after},
+        values={"found": found, "count": count, "form": form, "states": list(TaskState), "after": after, "only_state": only_state},
         seconds=0 if after else 5,
         command=f"{command} {filters.conditions(form.given)}".strip() if only_dead or not form.given else "",
         actions=True,
