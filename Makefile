@@ -25,7 +25,9 @@ PEER_STAMP := $(PEER)/.installed
 # PostgreSQL's queues, for `make bench-postgres` alone.
 PG_PEERS := .peer-postgres
 PG_PEERS_STAMP := $(PG_PEERS)/.installed
-SERVICES := $(AZURITE_STAMP) $(PEER_STAMP)
+# What the tests look at the dashboard with.
+BROWSER_STAMP := .browser/.installed
+SERVICES := $(AZURITE_STAMP) $(PEER_STAMP) $(BROWSER_STAMP)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
@@ -86,6 +88,11 @@ $(AZURITE_STAMP): $(AZURITE)/package.json $(AZURITE)/package-lock.json | $(STAMP
 
 $(NODE_STAMP): $(STAMP)
 	$(call install_locked,--only-group node)
+	@touch $@
+
+$(BROWSER_STAMP): tests/dashboard/browser.py | $(STAMP)
+	@command -v npm >/dev/null 2>&1 || test -x $(BIN)/npm || command -v chromium >/dev/null 2>&1 || $(MAKE) --no-print-directory $(NODE_STAMP)
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python -m tests.dashboard.browser
 	@touch $@
 
 $(PEER_STAMP): tests/azure/peer-requirements.txt | $(STAMP)
@@ -188,4 +195,4 @@ soak: $(STAMP) $(SERVICES) ## long runs, not part of check
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 clean: ## remove what make made
-	rm -rf .venv .venv-* $(PEER) $(PG_PEERS) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* .browser $(PEER) $(PG_PEERS) $(AZURITE)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,7 +30,8 @@ class Guard:
 
     def cookie_name(self, host: str) -> str:
         """Return the name of the session's cookie; cookies know no ports, so on loopback it has one."""
-        return "__Host-jobq" if self.is_secure else f"jobq-{urlsplit('//' + host).port or 80}"
+        port = host.rpartition(":")[2]
+        return "__Host-jobq" if self.is_secure else f"jobq-{port if port.isascii() and port.isdigit() else 80}"
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
         """Raise RequestRefused (403) for what no page of ours, and no person, has asked for."""

@@ -30,6 +30,7 @@ from jobq.servable import Document, Servable
 _audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
+_NEWER_SECONDS: Final = 0.1  # how long one that was just made may be refused
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
 _RACES: Final = 20
 _PARTS: Final = 3
@@ -122,11 +123,13 @@ class TokenBook:
     async def record(self, token_id: str) -> TokenRecord | None:
         """Return the record of the token of this id, while it is good; raises BackendUnavailable as `holder_of` does."""
         await self._refresh()
+        if token_id not in self._own and token_id not in self._records:
+            await self._refresh(_NEWER_SECONDS)  # it may just have been made
         return self._own.get(token_id) or self._records.get(token_id)
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, fresh_seconds: float = _FRESH_SECONDS) -> None:
         now = time.monotonic()
-        if now - self._tried_at < _FRESH_SECONDS and now - self._read_at < _STALE_SECONDS:
+        if now - self._tried_at < fresh_seconds and now - self._read_at < _STALE_SECONDS:
             return
         self._tried_at = now
         try:

@@ -66,5 +66,5 @@ def ours(address: str) -> str:
     """Return where to go then: a page of ours, whatever the address says."""
     found = urlsplit(address)
     is_ours = not found.scheme and not found.netloc and found.path.startswith(f"{ROOT}/") and "\\" not in address
-    is_page = is_ours and not found.path.startswith((link("enter"), link("leave")))
+    is_page = is_ours and ".." not in found.path and not found.path.startswith((link("enter"), link("leave")))
     return found._replace(fragment="").geturl() if is_page else link("")

@@ -1,0 +1,119 @@
+"""A service with its dashboard, spoken to as browsers do, and by what is no browser of ours."""
+
+import asyncio
+import http.client
+import re
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from jobq.backend import Backend
+from jobq.servable import served
+from jobq.server import tokens
+from jobq.settings import Settings
+from jobq.spec import resolve
+from tests.service.server import HttpServer
+
+T = TypeVar("T")
+_FORM_TOKEN = re.compile(r'name="form" value="([0-9a-f]{64})"')
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def form_token(self) -> str:
+        found = _FORM_TOKEN.search(self.text)
+        assert found is not None, self.text[:500]
+        return found[1]
+
+    def hidden(self, name: str) -> str:
+        """Return the value of a field of its last form."""
+        return re.findall(rf'name="{name}" value="([^"]*)"', self.text)[-1]
+
+
+@dataclass
+class Dashboard:
+    """One service with --ui."""
+
+    server: HttpServer
+    spec: str
+    folder: Path
+    _cookies: dict[tuple[str, ...], str] = field(default_factory=dict)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def inside(self, work: Callable[[Backend], Awaitable[T]], spec: str = "") -> T:
+        """Do something with its queue; on a thread of its own, for a browser's test has a loop already."""
+
+        async def connected() -> T:
+            async with resolve(spec or self.spec, Settings(home=self.folder)) as backend:
+                return await work(backend)
+
+        return self._pool.submit(lambda: asyncio.run(connected())).result(60)
+
+    def token(self, *scopes: str, queues: tuple[str, ...] = ("*",), name: str = "") -> str:
+        """Make a token."""
+
+        async def make(backend: Backend) -> str:
+            return (await tokens.create(served(backend), name, scopes, queues))[1]
+
+        return self.inside(make)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        cookie: str = "",
+        fields: dict[str, Any] | list[tuple[str, str]] | None = None,
+        **headers: str | None,
+    ) -> Answer:
+        """Send a request; a POST as one of our own pages does, but for the headers that are given; None = without."""
+        sent: dict[str, str | None] = {"Host": f"127.0.0.1:{self.server.port}"}
+        if method == "POST":
+            sent |= {"Origin": self.url, "Sec-Fetch-Site": "same-origin"}
+            sent["Content-Type"] = "application/x-www-form-urlencoded"
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        if cookie:
+            sent["Cookie"] = cookie
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        try:
+            body = None if fields is None else urlencode(fields)
+            kept = {name: value for name, value in sent.items() if value is not None}
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            for name, value in (kept | ({"Content-Length": str(len(body))} if body is not None else {})).items():
+                connection.putheader(name, value)
+            connection.endheaders(None if body is None else body.encode())
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, found, response.read().decode("utf-8", "replace"))
+        finally:
+            connection.close()
+
+    def cookie(self, *scopes: str) -> str:
+        """Return the cookie of somebody with these scopes, the same each time: wrong tokens are slowed down."""
+        if scopes not in self._cookies:
+            self._cookies[scopes] = self.sign_in(self.token(*scopes))
+        return self._cookies[scopes]
+
+    def sign_in(self, token: str) -> str:
+        """Return the cookie of a new session."""
+        answer = self.ask("POST", "/ui/enter", fields={"token": token})
+        while answer.status == 401:  # it is a tenth of a second old at most
+            time.sleep(0.05)
+            answer = self.ask("POST", "/ui/enter", fields={"token": token})
+        assert answer.status == 303, answer.text
+        return answer.headers["set-cookie"].partition(";")[0]
