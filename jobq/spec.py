@@ -4,7 +4,7 @@ import re
 from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,9 @@ from jobq.entry_points import load, registered, registered_names
 from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.settings import Settings
+
+if TYPE_CHECKING:
+    from jobq.journal.views import Views
 
 ENTRY_POINT_GROUP: Final = "jobq.backends"
 EMBEDDED: Final = "embedded"
@@ -29,6 +32,7 @@ _URLS: Final = frozenset({"sb", "http", "https", "postgresql", "postgres", "memo
 _OF_AZURE: Final = re.compile(r"(?:https?://)?([\w-]+)\.(queue|servicebus)\.[a-z.]+/([\w.-]+)/?", re.ASCII)
 _NO_QUEUE: Final = re.compile(r"(?:https?|sb)://[\w.-]+(?::\d+)?/?", re.ASCII)
 _FILES: Final = frozenset({"sqlite", "file"})
+_SOME_QUEUE: Final = "queue"  # stands for any of a place
 _origins: Final[MutableMapping[Backend, tuple["QueueSpec", Settings]]] = WeakKeyDictionary()
 
 
@@ -88,6 +92,26 @@ def parse(text: str) -> QueueSpec:
     return _checked(text, QueueSpec(scheme=scheme.lower(), location=location, queue=unquote(queue)))
 
 
+def parse_place(text: str) -> QueueSpec:
+    """Take the spec of a place apart, or of a queue there; a place alone has "" for its queue.
+
+    Places are such as `sqlite:///data/jobs.db`, `postgresql://HOST/DATABASE`, and "" for the embedded queues.
+
+    Raises:
+        InvalidSpec: it is neither.
+    """
+    scheme, colon, rest = text.partition("://")
+    base, _, options = rest.partition("?")
+    folder, _, name = base.rpartition("/")
+    is_file = scheme.lower() == "sqlite" and name.endswith(_ENDINGS) and not folder.endswith(_ENDINGS)
+    is_database = _EXTRA_OF.get(scheme.lower()) == "postgres" and base.count("/") == 1 and "/" not in options
+    is_alone = is_file or is_database or (scheme.lower() == "memory" and rest and "/" not in rest)
+    if text and not (colon and is_alone):
+        return parse(text)
+    found = parse(f"{text}/{_SOME_QUEUE}" if text else _SOME_QUEUE)  # what is wrong with the place is said there
+    return replace(found, queue="")
+
+
 def _checked(text: str, spec: QueueSpec) -> QueueSpec:
     if not _QUEUE_NAME.fullmatch(spec.queue):
         raise InvalidSpec(
@@ -142,6 +166,26 @@ def resolve(text: str, settings: Settings) -> Backend:
         ConfigurationError: JOBQ_JOURNAL names a place that is not for such a queue.
     """
     spec = parse(text)
+    return _connected(spec, text, settings)
+
+
+def resolve_views(text: str, settings: Settings) -> "Views":
+    """Return what reads all queues of a place, not yet entered.
+
+    Args:
+        text: as for `parse_place`; which queue it names makes no difference.
+        settings: for its backend.
+
+    Raises:
+        ConfigurationError: as `resolve`, and where the place cannot be looked at as a whole.
+    """
+    from jobq.journal.views import views_of  # noqa: PLC0415 - short commands must not pay for it
+
+    place = parse_place(text)
+    return views_of(_connected(replace(place, queue=place.queue or _SOME_QUEUE), text, settings))
+
+
+def _connected(spec: QueueSpec, text: str, settings: Settings) -> Backend:
     found = registered(ENTRY_POINT_GROUP, spec.scheme)
     if found is None:
         raise BackendMissing(_unknown_scheme(spec, registered_names(ENTRY_POINT_GROUP)))

@@ -16,6 +16,7 @@ from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
 from jobq_memory.queue_state import DeliveryGrant
 from jobq_memory.router import Router, Waiter
+from jobq_memory.views import MemoryViews
 
 if TYPE_CHECKING:
     from jobq.journal.records import Beat
@@ -57,6 +58,10 @@ class MemoryBackend:
     def batches(self) -> MemoryBatches:
         """The batches of this queue."""
         return MemoryBatches(self._router, self._name)
+
+    def views(self) -> MemoryViews:
+        """Return what reads all queues of this router."""
+        return MemoryViews(self._router)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from jobq.clock import Clock
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_memory.entry import Entry, State
 from jobq_memory.queue_state import QueueState
@@ -99,28 +100,41 @@ class MemoryJournal:
         return answers
 
     def _record(self, entry: Entry) -> TaskRecord:
-        is_leased = entry.state is State.LEASED
-        left = entry.expires - self._router.clock.boottime()
-        state = TaskState(entry.final) if entry.final else _STATES[entry.state]
-        now, wall = self._router.clock.boottime(), self._router.clock.wall()
-        since = wall - (now - entry.scheduled)  # `scheduled` is boottime
-        return TaskRecord(
-            id=entry.id,
-            state=TaskState.EXPIRED if is_leased and left <= 0 else state,
-            attempt=entry.deliveries,
-            body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED) else b"",
-            at=entry.died or entry.ended or (entry.leased_at if is_leased else since),
-            holder=entry.holder if is_leased else None,
-            leased_at=entry.leased_at if is_leased else None,
-            lease_left=left if is_leased else None,
-            beat=None if entry.beat is None or not is_leased else Beat.decode(entry.beat),
-            checkpoint=entry.checkpoint,
-            cancel_requested=entry.cancel_requested,
-            reason=entry.reason or None,
-            description=entry.description or None,
-            last=entry.attempts[-1][0] if entry.attempts else None,
-            batch=entry.batch,
-        )
+        return record_of(entry, self._router.clock)
+
+
+def record_of(entry: Entry, clock: Clock) -> TaskRecord:
+    """Return where a task is now, whether or not time has taken effect on it."""
+    is_leased = entry.state is State.LEASED
+    now, wall = clock.boottime(), clock.wall()
+    left = entry.expires - now
+    since = wall - (now - entry.scheduled)  # `scheduled` is boottime
+    state = TaskState(entry.final) if entry.final else _STATES[entry.state]
+    if is_leased and left <= 0:
+        state = TaskState.EXPIRED
+    elif entry.state is State.SCHEDULED and _is_due(entry, now, wall):
+        state = TaskState.READY
+    return TaskRecord(
+        id=entry.id,
+        state=state,
+        attempt=entry.deliveries,
+        body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED) else b"",
+        at=entry.died or entry.ended or (entry.leased_at if is_leased else since),
+        holder=entry.holder if is_leased else None,
+        leased_at=entry.leased_at if is_leased else None,
+        lease_left=left if is_leased else None,
+        beat=None if entry.beat is None or not is_leased else Beat.decode(entry.beat),
+        checkpoint=entry.checkpoint,
+        cancel_requested=entry.cancel_requested,
+        reason=entry.reason or None,
+        description=entry.description or None,
+        last=entry.attempts[-1][0] if entry.attempts else None,
+        batch=entry.batch,
+    )
+
+
+def _is_due(entry: Entry, now: float, wall: float) -> bool:
+    return entry.scheduled <= now if entry.not_before is None else entry.not_before <= wall
 
 
 def _cancel(store: QueueState, task_id: str) -> Canceled:

@@ -113,6 +113,7 @@ class Router:
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
             batches=True,
+            views=True,
             redelivers_at="front",  # by age: an expired or released task keeps its place
         )
         self.leases = LeaseBook(self.clock)
@@ -128,6 +129,11 @@ class Router:
                 self._waiters[queue] = {}
             elif not exist_ok:
                 raise ConfigurationError(f"queue {queue!a} exists already")
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        with self._lock:
+            return sorted(self._stores)
 
     @contextmanager
     def opened(self, queue: str) -> Iterator[QueueState]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
@@ -45,7 +45,10 @@ from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.push import call_of
 from jobq_postgres.settle import Change, LeasedRow
 
-_CAPABILITIES: Final = replace(DATABASE, batches=True)
+if TYPE_CHECKING:
+    from jobq_postgres.views import PostgresViews
+
+_CAPABILITIES: Final = replace(DATABASE, batches=True, views=True)
 _TOLD_SECONDS: Final = 10.0  # for which an empty queue is none while something follows from the ends of tasks
 _TOLD_POLL_SECONDS: Final = 0.05
 _log: Final = logging.getLogger(__name__)
@@ -100,6 +103,12 @@ class PostgresBackend:
     def batches(self) -> PostgresBatches:
         """The batches of this queue."""
         return PostgresBatches(self._linked_once)
+
+    def views(self) -> "PostgresViews":
+        """Return what reads all queues of this database."""
+        from jobq_postgres.views import PostgresViews  # noqa: PLC0415 - few need them
+
+        return PostgresViews(self._server)
 
     async def _linked_once(self) -> Connections:
         return self._links or await self._linked()

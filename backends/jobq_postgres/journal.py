@@ -3,24 +3,33 @@
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
 from jobq.task import Task
 from jobq_postgres.cancel import cancel_held
-from jobq_postgres.connections import Connections
+from jobq_postgres.lane import Work
 from jobq_postgres.stored_text import text_of
 
-_TASK: Final = """
-    SELECT seq, id, deliveries, body, checkpoint, holder, beat, cancel_requested, expires_at IS NOT NULL AS is_leased,
+# In the order of tables in which a task goes through them; `waiting_of` and the others make records of their rows.
+TASK_COLUMNS: Final = """
+    seq, id, deliveries, body, checkpoint, holder, beat, cancel_requested, expires_at IS NOT NULL AS is_leased,
         coalesce(expires_at > clock_timestamp(), false) AS is_live,
         coalesce(due > clock_timestamp(), false) AS is_later,
         CASE WHEN expires_at IS NOT NULL THEN extract(epoch FROM started_at)::float8 END AS leased_at,
         extract(epoch FROM due)::float8 AS due,
         extract(epoch FROM expires_at - clock_timestamp())::float8 AS lease_left,
         (SELECT name FROM jobq.batch WHERE batch.batch_id = task.batch_id) AS batch
-    FROM jobq.task
+"""
+_TASK: Final = f"SELECT {TASK_COLUMNS} FROM jobq.task"  # noqa: S608 - constants of ours, every value is bound; so below
+DEAD_COLUMNS: Final = """
+    id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at,
+    (SELECT name FROM jobq.batch WHERE batch.batch_id = dead.batch_id) AS batch
+"""
+ENDED_COLUMNS: Final = """
+    id, outcome, extract(epoch FROM ended_at)::float8 AS at,
+    (SELECT name FROM jobq.batch WHERE batch.batch_id = submission.batch_id) AS batch
 """
 FIND: Final = f"{_TASK} WHERE queue_id = $1 AND id = ANY ($2::text[])"
 RUNNING: Final = f"{_TASK} WHERE queue_id = $1 AND expires_at IS NOT NULL ORDER BY task.started_at, seq LIMIT $2"
@@ -35,16 +44,11 @@ UNFINISHED: Final = f"{_TASK} WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT 
 IDS_WITH: Final = """
     SELECT id FROM jobq.submission WHERE queue_id = $1 AND strpos(id, $2) > 0 ORDER BY id LIMIT $3
 """
-FIND_DEAD: Final = """
-    SELECT id, deliveries, body, checkpoint, reason, description, extract(epoch FROM died_at)::float8 AS at,
-        (SELECT name FROM jobq.batch WHERE batch.batch_id = dead.batch_id) AS batch
-    FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
-"""
-FIND_ENDED: Final = """
-    SELECT id, outcome, extract(epoch FROM ended_at)::float8 AS at,
-        (SELECT name FROM jobq.batch WHERE batch.batch_id = submission.batch_id) AS batch
-    FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[]) AND ended_at IS NOT NULL
-"""
+FIND_DEAD: Final = f"SELECT {DEAD_COLUMNS} FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])"  # noqa: S608
+FIND_ENDED: Final = f"""
+    SELECT {ENDED_COLUMNS} FROM jobq.submission
+    WHERE queue_id = $1 AND id = ANY ($2::text[]) AND ended_at IS NOT NULL
+"""  # noqa: S608
 LAST: Final = """
     SELECT DISTINCT ON (id) id, record, attempt FROM jobq.attempt WHERE queue_id = $1 AND id = ANY ($2::text[])
     ORDER BY id, attempt DESC
@@ -81,6 +85,23 @@ HOLD: Final = """
 T = TypeVar("T")
 
 
+class LooksAtQueue(Protocol):
+    """What connects to a queue for a look, and for a cancel; `Connections` does."""
+
+    @property
+    def queue(self) -> int:
+        """The queue's number."""
+        ...
+
+    async def look(self, work: Work[Any]) -> Any:
+        """Run it on a connection; raises AnswerLost."""
+        ...
+
+    async def advance(self) -> None:
+        """Do what follows from an end."""
+        ...
+
+
 class PostgresJournal:
     """What is known of the tasks of one queue.
 
@@ -88,7 +109,7 @@ class PostgresJournal:
         links: gives the connections.
     """
 
-    def __init__(self, links: Callable[[], Awaitable[Connections]]) -> None:
+    def __init__(self, links: Callable[[], Awaitable[LooksAtQueue]]) -> None:
         self._links = links
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
@@ -103,9 +124,9 @@ class PostgresJournal:
                     row["id"]: Attempt.decode(row["record"], row["attempt"])
                     for row in await connection.fetch(LAST, queue, list(ids))
                 }
-            found = {row["id"]: _ended(row, last.get(row["id"])) for row in ended}
-            found |= {row["id"]: _dead(row, last.get(row["id"])) for row in dead}
-            found |= {row["id"]: _waiting(row, last.get(row["id"])) for row in waiting}
+            found = {row["id"]: ended_of(row, last.get(row["id"])) for row in ended}
+            found |= {row["id"]: dead_of(row, last.get(row["id"])) for row in dead}
+            found |= {row["id"]: waiting_of(row, last.get(row["id"])) for row in waiting}
             return list(found.values())
 
         return await self._look(work)
@@ -130,7 +151,7 @@ class PostgresJournal:
 
     async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
         async def work(connection: Any, queue: int) -> list[TaskRecord]:
-            return [_waiting(row, None) for row in await connection.fetch(statement, queue, *values)]
+            return [waiting_of(row, None) for row in await connection.fetch(statement, queue, *values)]
 
         return await self._look(work)
 
@@ -174,7 +195,7 @@ class PostgresJournal:
             }
             return JournalStats(
                 states={str(state): count for state, count in states.items()},
-                oldest_ready_seconds=_age(await connection.fetchval(OLDEST, queue)),
+                oldest_ready_seconds=age_of(await connection.fetchval(OLDEST, queue)),
                 ended=ended,
                 window_seconds=window_seconds,
                 first_ended_seconds=await connection.fetchval(FIRST_ENDED, queue, window_seconds),
@@ -209,7 +230,8 @@ class PostgresJournal:
         return found
 
 
-def _waiting(row: Any, last: Attempt | None) -> TaskRecord:
+def waiting_of(row: Any, last: Attempt | None) -> TaskRecord:
+    """Return the record of a row of TASK_COLUMNS, with its last attempt, if that is known."""
     if row["is_leased"]:
         state = TaskState.RUNNING if row["is_live"] else TaskState.EXPIRED
     elif row["cancel_requested"]:
@@ -233,7 +255,8 @@ def _waiting(row: Any, last: Attempt | None) -> TaskRecord:
     )
 
 
-def _dead(row: Any, last: Attempt | None) -> TaskRecord:
+def dead_of(row: Any, last: Attempt | None) -> TaskRecord:
+    """As `waiting_of`, of DEAD_COLUMNS."""
     return TaskRecord(
         id=row["id"],
         state=TaskState.DEAD,
@@ -248,7 +271,8 @@ def _dead(row: Any, last: Attempt | None) -> TaskRecord:
     )
 
 
-def _ended(row: Any, last: Attempt | None) -> TaskRecord:
+def ended_of(row: Any, last: Attempt | None) -> TaskRecord:
+    """As `waiting_of`, of ENDED_COLUMNS."""
     return TaskRecord(
         id=row["id"],
         state=TaskState.SUCCEEDED if row["outcome"] is None else TaskState(row["outcome"]),
@@ -259,7 +283,7 @@ def _ended(row: Any, last: Attempt | None) -> TaskRecord:
     )
 
 
-def _age(body: bytes | None) -> float | None:
+def age_of(body: bytes | None) -> float | None:
     """Return since when the task that is next in turn waits: by its own word, when it was made."""
     with suppress(MalformedTask):
         created = None if body is None else Task.decode(body).created

@@ -73,13 +73,13 @@ _REVOKE: Final = """
         is_revoked = (state = 'held')
     WHERE queue = $1 AND name = $2 AND (state = 'confirmed' OR state = 'held' AND expires_at > clock_timestamp())
 """
-_READ: Final = """
-    SELECT name, token, request, holder, state, extract(epoch FROM expires_at)::float8 AS expires_at,
+LEASE_COLUMNS: Final = """
+    name, token, request, holder, state, extract(epoch FROM expires_at)::float8 AS expires_at,
            extract(epoch FROM lock_delay)::float8 AS lock_delay, extract(epoch FROM acquired_at)::float8 AS acquired,
            renewals, is_revoked, cursor, version, confirmation, ends, extract(epoch FROM ttl)::float8 AS ttl,
            extract(epoch FROM clock_timestamp())::float8 AS now
-    FROM jobq.lease WHERE queue = $1
 """
+_READ: Final = f"SELECT {LEASE_COLUMNS} FROM jobq.lease WHERE queue = $1"  # noqa: S608 - as above
 _READ_ONE: Final = f"{_READ} AND name = $2"
 _READ_ALL: Final = f"{_READ} ORDER BY name"
 
@@ -172,7 +172,7 @@ class PostgresLeases:
         """Return all, by name."""
         found = await self._look(lambda connection: connection.fetch(_READ_ALL, self._queue))
         # Sorted here: the database may have another opinion of the order of letters.
-        records = [rules.record(row["name"], _row_of(row), row["now"]) for row in found]
+        records = [rules.record(row["name"], row_of(row), row["now"]) for row in found]
         return sorted(records, key=lambda record: record.name)
 
     async def _write(
@@ -199,7 +199,7 @@ class PostgresLeases:
 
     async def _row(self, connection: Any, name: str) -> tuple[LeaseRow | None, float]:
         found = await connection.fetchrow(_READ_ONE, self._queue, name)
-        return (None, 0.0) if found is None else (_row_of(found), found["now"])
+        return (None, 0.0) if found is None else (row_of(found), found["now"])
 
     async def _do(self, work: Work[Any], *, early: bool = False) -> Any:
         """Run what may write; a lost answer is SettlementUnknown."""
@@ -216,7 +216,8 @@ class PostgresLeases:
             raise BackendUnavailable(str(error)) from None
 
 
-def _row_of(found: Any) -> LeaseRow:
+def row_of(found: Any) -> LeaseRow:
+    """Return the lease of a row of LEASE_COLUMNS."""
     return LeaseRow(
         token=found["token"],
         key=found["request"],

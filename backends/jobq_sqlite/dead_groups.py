@@ -1,13 +1,14 @@
 """What the dead letters of a queue have in common, looked at from the newest back, as SQL."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
 from jobq.journal.records import Attempt
 from jobq.journal.views import DeadGroups
-from jobq_sqlite.bounded_read import UntilCut
+from jobq_sqlite.bounded_read import UntilCut, bounded
 
 LETTERS: Final = (
     "SELECT id, reason, description, finished_at, (SELECT record FROM attempt WHERE attempt.seq = task.seq"
@@ -17,19 +18,19 @@ LETTERS: Final = (
 
 
 def groups(
-    database: sqlite3.Connection, queue: int, grouping: Sequence[str], limit: int, is_over: Callable[[], bool]
+    database: sqlite3.Connection, queue: int, grouping: Sequence[str], limit: int, budget: timedelta
 ) -> DeadGroups:
     """Return the largest groups of those that there is time to look at.
 
     Args:
-        database: in a transaction that only reads, whose statements are cut off when the time is over.
+        database: is only read.
         queue: the queue's number.
         grouping: by what.
         limit: how many groups.
-        is_over: whether the time is.
+        budget: the time.
     """
     found = DeadGrouping(grouping)
-    with UntilCut():
+    with bounded(database, budget) as is_over, UntilCut():
         # Row by row: the statement lets go of Python while it looks for the next, so others have their turns.
         for id_, reason, description, died, record in database.execute(LETTERS, (queue, MOST_GROUPED + 1)):
             if is_over() or found.looked_at == MOST_GROUPED:

@@ -1,13 +1,15 @@
 """A queue in few numbers, each counted no further than is shown, as SQL; see `jobq.journal.views.QueueLine`."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
 from jobq.journal.records import TaskState
+from jobq.journal.task_search import total
 from jobq.journal.views import MOST_COUNTED, RECENT, Count, QueueLine, SearchedTo, ViewPage
 from jobq.pausing import Pause
-from jobq_sqlite.bounded_read import UntilCut
+from jobq_sqlite.bounded_read import UntilCut, bounded
 from jobq_sqlite.journal import OLDEST
 from jobq_sqlite.task_sql import DELETED, Now
 
@@ -62,29 +64,40 @@ def state_counts(
     yield TaskState.SUCCEEDED, Count(number=min(succeeded, most), is_exact=is_all and succeeded <= most)
 
 
-def page(
-    database: sqlite3.Connection, after: str, limit: int, now: Now, is_over: Callable[[], bool]
-) -> ViewPage[QueueLine]:
-    """Return lines, the first of them in any case, until the time is over.
+def count(
+    database: sqlite3.Connection, queue: int, states: frozenset[TaskState], most: int, now: Now, budget: timedelta
+) -> Count:
+    """Return how many tasks are in these states; of none: in all."""
+    counts: list[Count] = []
+    with bounded(database, budget), UntilCut():
+        for state, number in state_counts(database, queue, now, most):
+            if not states or state in states:
+                counts.append(number)
+        return total(counts, most)
+    return total([*counts, Count(number=0, is_exact=False)], most)
+
+
+def page(database: sqlite3.Connection, after: str, limit: int, now: Now, budget: timedelta) -> ViewPage[QueueLine]:
+    """Return lines until the time is over, one in any case: the next page would be the same else.
 
     Args:
-        database: in a transaction that only reads, whose statements are cut off when the time is over.
+        database: is only read.
         after: the name that they are behind.
         limit: how many.
         now: the time of day.
-        is_over: whether the time is.
+        budget: the time that counting may take.
     """
     found = database.execute(QUEUES, (after, limit + 1)).fetchall()
     lines: list[QueueLine] = []
-    for queue, name, paused in found[:limit]:
-        if lines and is_over():
-            break
-        lines.append(_line(database, queue, name, Pause.decode(paused), now))
-    is_all = len(lines) == len(found)
+    with bounded(database, budget) as is_over:
+        for queue, name, paused in found[:limit]:
+            if lines and is_over():
+                break
+            lines.append(_line(database, queue, name, Pause.decode(paused), now))
     is_cut = len(lines) < min(len(found), limit)
     return ViewPage(
         rows=lines,
-        after=None if is_all else lines[-1].name,
+        after=None if len(lines) == len(found) else lines[-1].name,
         searched_to=SearchedTo(looked_at=len(lines)) if is_cut else None,
     )
 

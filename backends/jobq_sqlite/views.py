@@ -11,7 +11,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound, StoreUn
 from jobq.journal.error_grouping import checked_grouping
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
-from jobq.journal.task_search import TaskSearch, total
+from jobq.journal.task_search import TaskSearch
 from jobq.journal.views import (
     BUDGET,
     MOST_COUNTED,
@@ -31,10 +31,11 @@ from jobq_sqlite.open_file import OpenFile, StoreFile
 from jobq_sqlite.task_sql import Now
 from jobq_sqlite.task_walk import walked
 from jobq_sqlite.thread_connection import ThreadConnection
+from jobq_sqlite.transaction import Work
 
 T = TypeVar("T")
 _BATCH: Final = "SELECT batch_id FROM batch WHERE queue_id = ? AND name = ?"
-Look = Callable[[sqlite3.Connection, Now, Callable[[], bool]], T]
+_NO_BATCH: Final = -1
 
 
 class SqliteViews:
@@ -62,9 +63,7 @@ class SqliteViews:
         """List queues by name."""
         checked_limit(limit)
         behind = after if is_storable(after) else ""
-        return await self._look(
-            lambda database, now, is_over: queue_lines.page(database, behind, limit, now, is_over), budget
-        )
+        return await self._look(lambda database, now: queue_lines.page(database, behind, limit, now, budget))
 
     async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:
         """Look at one queue."""
@@ -78,26 +77,28 @@ class SqliteViews:
         """List tasks by state."""
         checked_limit(limit)
 
-        def look(database: sqlite3.Connection, now: Now, _: Callable[[], bool]) -> ViewPage[TaskRow]:
+        def look(database: sqlite3.Connection, now: Now) -> ViewPage[TaskRow]:
+            number = _number(database, queue)
             search = TaskSearch(wanted, after, limit, now.wall, budget)
-            self._search(database, queue, wanted, search, now)
+            _search(database, number, wanted, search, now, budget)
             return search.page()
 
-        return await self._look(look, budget)
+        return await self._look(look)
 
     async def count(
         self, queue: str, wanted: TaskFilter, *, most: int = MOST_COUNTED, budget: timedelta = BUDGET
     ) -> Count:
         """Count tasks."""
 
-        def look(database: sqlite3.Connection, now: Now, _: Callable[[], bool]) -> Count:
+        def look(database: sqlite3.Connection, now: Now) -> Count:
+            number = _number(database, queue)
             if wanted.has_states_alone:
-                return self._count_states(database, queue, wanted, most, now)
+                return queue_lines.count(database, number, wanted.states, most, now, budget)
             search = TaskSearch(wanted, "", most, now.wall, budget, keeps=False)
-            self._search(database, queue, wanted, search, now)
+            _search(database, number, wanted, search, now, budget)
             return search.count()
 
-        return await self._look(look, budget)
+        return await self._look(look)
 
     async def task(self, queue: str, task_id: str) -> TaskDetail | None:
         """Look at one task."""
@@ -117,7 +118,7 @@ class SqliteViews:
         if not all(is_storable(text) for text in (queue, prefix, after)):
             return ViewPage(rows=[])
         return await self._look(
-            lambda database, now, _: lease_listing.page(database, queue, prefix, after, limit, now), budget
+            lambda database, now: lease_listing.page(database, queue, prefix, after, limit, now, budget)
         )
 
     async def dead_groups(
@@ -127,38 +128,8 @@ class SqliteViews:
         checked_limit(limit)
         names = checked_grouping(",".join(grouping))
         return await self._look(
-            lambda database, _, is_over: dead_groups.groups(database, _number(database, queue), names, limit, is_over),
-            budget,
+            lambda database, _: dead_groups.groups(database, _number(database, queue), names, limit, budget)
         )
-
-    @staticmethod
-    def _search(
-        database: sqlite3.Connection,
-        queue: str,
-        wanted: TaskFilter,
-        search: TaskSearch,
-        now: Now,
-    ) -> None:
-        number, batch = _number(database, queue), None
-        if wanted.batch:
-            found = database.execute(_BATCH, (number, wanted.batch)).fetchone() if is_storable(wanted.batch) else None
-            batch = -1 if found is None else found[0]
-        with UntilCut():
-            while (step := search.step()) is not None:
-                search.take(step, walked(database, number, batch, step, now))
-            return
-        search.cut()
-
-    @staticmethod
-    def _count_states(database: sqlite3.Connection, queue: str, wanted: TaskFilter, most: int, now: Now) -> Count:
-        counts: list[Count] = []
-        number = _number(database, queue)
-        with UntilCut():
-            for state, count in queue_lines.state_counts(database, number, now, most):
-                if not wanted.states or state in wanted.states:
-                    counts.append(count)
-            return total(counts, most)
-        return total([*counts, Count(number=0, is_exact=False)], most)
 
     def _journal(self, queue: str) -> SqliteJournal:
         async def read(work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
@@ -169,11 +140,7 @@ class SqliteViews:
 
         return SqliteJournal(_nobody_writes, read, lambda: None, nullcontext)
 
-    async def _look(self, look: Look[T], budget: timedelta) -> T:
-        def work(database: sqlite3.Connection, now: Now) -> T:
-            with bounded(database, budget) as is_over:
-                return look(database, now, is_over)
-
+    async def _look(self, work: Work[T]) -> T:
         connection = await self._opened()
         try:
             return await connection.submit(work, writes=False)
@@ -208,8 +175,27 @@ class SqliteViews:
             await connection.stop()
 
 
+def _search(
+    database: sqlite3.Connection,
+    queue: int,
+    wanted: TaskFilter,
+    search: TaskSearch,
+    now: Now,
+    budget: timedelta,
+) -> None:
+    batch: int | None = None
+    if wanted.batch:
+        found = database.execute(_BATCH, (queue, wanted.batch)).fetchone() if is_storable(wanted.batch) else None
+        batch = _NO_BATCH if found is None else found[0]
+    with bounded(database, budget), UntilCut():
+        while (step := search.step()) is not None:
+            search.take(step, walked(database, queue, batch, step, now))
+        return
+    search.cut()
+
+
 def _number(database: sqlite3.Connection, queue: str) -> int:
-    if not is_storable(queue):
+    if not is_storable(queue) or queue.startswith(task_sql.DELETED):
         raise QueueNotFound(f"queue {queue[:80]!a} does not exist")
     return task_sql.queue_id(database, queue)
 

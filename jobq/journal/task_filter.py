@@ -54,6 +54,7 @@ class TaskFilter:
             or self.reason
             or self.error
             or self.id_part
+            or self.batch
             or self.min_age_seconds is not None
             or self.max_age_seconds is not None
             or (self.states & _ENDED and not self.states >= _ENDED)

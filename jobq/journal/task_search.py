@@ -22,7 +22,7 @@ from jobq.journal.views import MOST_COUNTED, Count, SearchedTo, ViewPage
 MOST_ENDED: Final = 20_000  # tasks that one search looks at: those have their records looked up, too
 MOST_WAITING: Final = 50_000
 _LOOKED_AT_ONCE: Final = 1000  # of one step: what it has found is kept when the next one is cut off
-_COUNTED_AT_ONCE: Final = 1000
+_WANTED_AT_ONCE: Final = 200  # and no more than these are made into rows at once
 _MOST_KEY: Final = 500  # characters of a part of a place
 
 
@@ -156,10 +156,9 @@ class TaskSearch:
         if self._order is None or self._is_cut or self._count > self._limit:
             return None
         want = self._limit + 1 - self._count
-        if not self._wanted.is_search:
-            look = want = want if self._keeps else min(want, _COUNTED_AT_ONCE)
-        else:
-            look = _LOOKED_AT_ONCE
+        if not self._keeps:
+            want = min(want, _WANTED_AT_ONCE)
+        look = _LOOKED_AT_ONCE if self._wanted.is_search else want
         is_ended = self._order is TaskOrder.ENDED
         return SearchStep(
             order=self._order,
@@ -174,8 +173,16 @@ class TaskSearch:
 
     def take(self, step: SearchStep, walked: Walked) -> None:
         """Take in what a step has read."""
-        for task in walked.tasks:
+        self.take_tasks(step, walked.tasks)
+        self.go_on(step, walked)
+
+    def take_tasks(self, step: SearchStep, tasks: Iterable[FoundTask]) -> None:
+        """Take in some of what it has read: for who has other things to do in between; then `go_on`."""
+        for task in tasks:
             self._take_one(step.order, task)
+
+    def go_on(self, step: SearchStep, walked: Walked) -> None:
+        """Go on behind what a step has read."""
         self._looked_at += walked.looked_at
         if self._wanted.is_search:
             self._cost += walked.looked_at / (MOST_ENDED if step.order in _ENDS else MOST_WAITING)

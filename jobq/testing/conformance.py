@@ -37,6 +37,7 @@ _MODULES: Final = (
     "dead",
     "pause",
     "batch",
+    "views",
     "poison",
     "faults",
 )

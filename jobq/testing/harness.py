@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -88,6 +88,10 @@ class Bench:
     async def handle(self, queue: str | None = None) -> Backend:
         """Return another open handle, onto the same queue unless one is named."""
         return await self._stack.enter_async_context(self.harness.connect(queue or self.queue))
+
+    async def entered(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enter what is to be left at the end of the case."""
+        return await self._stack.enter_async_context(context)
 
     async def faulty(self) -> tuple[FaultyBackend, Faults]:
         """Return another open handle under faults, and their script."""

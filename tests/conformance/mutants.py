@@ -10,11 +10,17 @@ from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
 from jobq.batches import Batches, KeepsBatches
 from jobq.errors import DuplicateTask, LockLost
 from jobq.journal.records import Beat
-from jobq.journal.store import KeepsJournal
+from jobq.journal.store import Journal, KeepsJournal
+from jobq.journal.task_filter import TaskFilter
+from jobq.journal.task_rows import TaskDetail, TaskRow
+from jobq.journal.views import BUDGET, KeepsViews, ViewPage, Views
+from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
+from jobq_memory import MemoryBackend
+from jobq_memory.views import MemoryViews
 
 
 class Wrapped(FaultyBackend):
@@ -41,6 +47,20 @@ class Wrapped(FaultyBackend):
     def batches(self) -> Batches:
         assert isinstance(self.inner, KeepsBatches)
         return self.inner.batches
+
+    @property
+    def journal(self) -> Journal | None:
+        assert isinstance(self.inner, KeepsJournal)
+        return self.inner.journal
+
+    @property
+    def leases(self) -> LeaseStore:
+        assert isinstance(self.inner, KeepsLeases)
+        return self.inner.leases
+
+    def views(self) -> Views:
+        assert isinstance(self.inner, KeepsViews)
+        return self.inner.views()
 
 
 class _UnfencedDelivery(FaultyDelivery):
@@ -310,6 +330,40 @@ class BatchOfTheClear(Wrapped):
         return len(await self.inner.journal.cancel(ids))
 
 
+class _PagesByNumber(MemoryViews):
+    async def tasks(
+        self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
+    ) -> ViewPage[TaskRow]:
+        skipped = int(after or 0)
+        page = await super().tasks(queue, wanted, "", 500, budget=budget)
+        rows = page.rows[skipped : skipped + limit]
+        return ViewPage(rows=rows, after=str(skipped + limit) if len(page.rows) > skipped + limit else None)
+
+
+class PagesMove(Wrapped):
+    """A page begins behind so many rows, whichever these are now."""
+
+    def views(self) -> Views:
+        assert isinstance(self.inner, MemoryBackend)
+        return _PagesByNumber(self.inner._router)
+
+
+class _WithValues(MemoryViews):
+    async def task(self, queue: str, task_id: str) -> TaskDetail | None:
+        found = await super().task(queue, task_id)
+        with self._router.opened(queue) as store:
+            env = Task.decode(store.entries[task_id].body).env if task_id in store.entries else {}
+        return None if found is None else replace(found, variables=[f"{name}={env[name]}" for name in found.variables])
+
+
+class ValuesShown(Wrapped):
+    """A6: the values of variables are shown."""
+
+    def views(self) -> Views:
+        assert isinstance(self.inner, MemoryBackend)
+        return _WithValues(self.inner._router)
+
+
 CAUGHT_BY: dict[type[Wrapped], str] = {
     UnfencedComplete: "stale.after_expiry_and_redelivery",
     SilentCheckpoint: "lease.stale_checkpoint_is_refused",
@@ -334,5 +388,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     PauseStays: "pause.stats_say_who_has_paused_it_and_why",
     BatchForgotten: "batch.an_open_batch_takes_tasks_and_never_ends",
     BatchOfTheClear: "batch.what_is_deleted_is_counted_as_gone",
+    PagesMove: "views.what_comes_or_goes_meanwhile_moves_no_page",
+    ValuesShown: "views.no_body_and_no_value_of_a_variable_is_shown",
     LeaseNeverEnds: "receive.cancelled_grant_is_not_lost",
 }

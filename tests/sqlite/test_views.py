@@ -16,7 +16,7 @@ from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
 from jobq.journal.views import MOST_COUNTED
 from jobq.settlement import Complete
-from jobq_sqlite import StoreFile, dead_groups, lease_listing, queue_lines, task_walk
+from jobq_sqlite import StoreFile, bounded_read, dead_groups, lease_listing, queue_lines, task_walk
 from jobq_sqlite.views import SqliteViews
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
 
@@ -156,6 +156,11 @@ async def test_a_look_over_many_tasks_ends_with_its_time_and_says_how_far_it_cam
         assert (count.number, count.is_exact) == (MOST_COUNTED, False)
 
 
+def _cut(database: sqlite3.Connection, sql: str) -> None:
+    with bounded_read.bounded(database, timedelta(milliseconds=20)):
+        database.execute(sql).fetchall()
+
+
 async def test_a_statement_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
     async with backend(real_file(tmp_path / "jobs.db")) as queue, queue.views() as views:
         await queue.create()
@@ -163,7 +168,7 @@ async def test_a_statement_that_takes_too_long_is_interrupted(tmp_path: Path) ->
         endless = "WITH RECURSIVE n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n"
         for _ in range(3):
             with pytest.raises(BackendUnavailable, match="interrupted"):
-                await views._look(lambda database, *_: database.execute(endless).fetchall(), timedelta(milliseconds=20))
+                await views._look(lambda database, _: _cut(database, endless))
             assert [line.name for line in (await views.queues("", 10)).rows] == ["q"], "the next look is whole"
 
 
@@ -190,7 +195,7 @@ async def test_looks_write_nothing(tmp_path: Path) -> None:
         await queue.create()
         assert isinstance(views, SqliteViews)
         with pytest.raises(Exception, match="attempt to write a readonly database"):
-            await views._look(lambda database, *_: database.execute("DELETE FROM queue"), timedelta(seconds=1))
+            await views._look(lambda database, _: database.execute("DELETE FROM queue"))
 
 
 async def test_a_file_that_is_not_there_is_not_made_and_is_found_once_it_is(tmp_path: Path) -> None:

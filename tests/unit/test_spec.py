@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq.errors import BackendMissing, InvalidSpec
+from jobq.errors import BackendMissing, ConfigurationError, InvalidSpec
 from jobq.settings import Settings
-from jobq.spec import parse, resolve
+from jobq.spec import parse, parse_place, resolve, resolve_views
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,37 @@ def test_a_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(BackendMissing, match=r"'asyncpg'.*pip install 'jobq\[postgres\]'"):
         resolve("postgresql://me@host/db/q", Settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "location", "queue"),
+    [
+        ("", "embedded", "", ""),
+        ("demo", "embedded", "", "demo"),
+        ("sqlite:///data/jobs.db", "sqlite", "/data/jobs.db", ""),
+        ("sqlite://jobs.db", "sqlite", "jobs.db", ""),
+        ("sqlite:///data/jobs.db/demo", "sqlite", "/data/jobs.db", "demo"),
+        ("sqlite:///data/jobs.db/demo.db", "sqlite", "/data/jobs.db", "demo.db"),
+        ("postgresql://me@host/work", "postgresql", "me@host/work", ""),
+        ("postgres://host:5433/work?sslmode=require", "postgres", "host:5433/work?sslmode=require", ""),
+        ("postgresql://host/work?sslmode=require/demo", "postgresql", "host/work?sslmode=require", "demo"),
+        ("postgresql://host/work/demo", "postgresql", "host/work", "demo"),
+        ("memory://here", "memory", "here", ""),
+        ("memory://here/demo", "memory", "here", "demo"),
+    ],
+)
+def test_a_place_is_named_with_or_without_a_queue(text: str, scheme: str, location: str, queue: str) -> None:
+    place = parse_place(text)
+    assert (place.scheme, place.location, place.queue) == (scheme, location, queue)
+
+
+@pytest.mark.parametrize("text", ["postgresql://me:word@host/work", "sqlite://", "memory://", "./jobs.db", "a b"])
+def test_what_names_no_place_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        parse_place(text)
+    assert "word@" not in str(refused.value)
+
+
+def test_what_cannot_be_looked_at_as_a_whole_says_what_can() -> None:
+    with pytest.raises(ConfigurationError, match="embedded, SQLite and PostgreSQL queues can"):
+        resolve_views("account/myqueue", Settings())
