@@ -69,6 +69,10 @@ class MemoryViews:
             searched_to=SearchedTo(looked_at=len(lines)) if is_cut else None,
         )
 
+    async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:  # noqa: ARG002 - it takes none
+        """Look at one queue."""
+        return self._line(name)
+
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
     ) -> ViewPage[TaskRow]:

@@ -13,6 +13,7 @@ from jobq_postgres.bounded_read import BoundedRead, TimeIsOver
 from jobq_postgres.journal import OLDEST, age_of
 
 QUEUES: Final = "SELECT queue_id, name, paused FROM jobq.queue WHERE name > $1 ORDER BY name LIMIT $2"
+QUEUE: Final = "SELECT name, paused FROM jobq.queue WHERE queue_id = $1"
 _COUNTED: Final = "(SELECT count(*) FROM (SELECT FROM jobq.{} LIMIT $2 + 1) AS counted)"
 _OURS: Final = "WHERE queue_id = $1 AND"
 # Each by the index of its state: none is looked for among others.
@@ -97,6 +98,13 @@ async def page(read: BoundedRead, after: str, limit: int, budget: timedelta) -> 
         after=None if len(lines) == len(found) else lines[-1].name,
         searched_to=SearchedTo(looked_at=len(lines)) if is_cut else None,
     )
+
+
+async def line(read: BoundedRead, queue: int, budget: timedelta) -> QueueLine:
+    """Return the line of one queue, as far as the time is enough."""
+    name, paused = await read.fetch_one(QUEUE, queue)
+    read.limit(budget)
+    return await _line(read, queue, name, Pause.decode(paused))
 
 
 async def _line(read: BoundedRead, queue: int, name: str, paused: Pause | None) -> QueueLine:

@@ -65,6 +65,10 @@ class PostgresViews:
         behind = after if is_storable(after) else ""
         return await self._look(lambda read: queue_lines.page(read, behind, limit, budget), budget)
 
+    async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:
+        """Look at one queue."""
+        return await self._look_at(name, lambda read, number: queue_lines.line(read, number, budget), budget)
+
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
     ) -> ViewPage[TaskRow]:

@@ -102,10 +102,11 @@ def page(database: sqlite3.Connection, after: str, limit: int, now: Now, budget:
     )
 
 
-def line(database: sqlite3.Connection, queue: int, now: Now) -> QueueLine:
+def line(database: sqlite3.Connection, queue: int, now: Now, budget: timedelta) -> QueueLine:
     """Return the line of one queue, as far as the time is enough."""
     name, paused = database.execute("SELECT name, paused FROM queue WHERE queue_id = ?", (queue,)).fetchone()
-    return _line(database, queue, name, Pause.decode(paused), now)
+    with bounded(database, budget):
+        return _line(database, queue, name, Pause.decode(paused), now)
 
 
 def _line(database: sqlite3.Connection, queue: int, name: str, paused: Pause | None, now: Now) -> QueueLine:

@@ -67,9 +67,7 @@ class SqliteViews:
 
     async def queue(self, name: str, *, budget: timedelta = BUDGET) -> QueueLine:
         """Look at one queue."""
-        return await self._look(
-            lambda database, now, _: queue_lines.line(database, _number(database, name), now), budget
-        )
+        return await self._look(lambda database, now: queue_lines.line(database, _number(database, name), now, budget))
 
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET

@@ -121,7 +121,7 @@ class TokenBook:
         return record if is_right and record is not None else None
 
     async def record(self, token_id: str) -> TokenRecord | None:
-        """Return the record of the token of this id, while it is good; raises BackendUnavailable as `holder_of` does."""
+        """Return the record of a token by its id, while it is good; raises BackendUnavailable as `holder_of` does."""
         await self._refresh()
         if token_id not in self._own and token_id not in self._records:
             await self._refresh(_NEWER_SECONDS)  # it may just have been made

@@ -1,12 +1,13 @@
 """A service with its dashboard for a module's tests, and a browser that suffers no fault of a page."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.dashboard import browser as chromium
 from tests.dashboard.support import Dashboard
@@ -37,41 +38,64 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-Opened = Callable[..., Page]
+class Opened:
+    """Opens pages as somebody with some scopes.
+
+    Attributes:
+        complaints: what pages, and the browser, have said on the console, and whom else they have asked.
+    """
+
+    def __init__(self, dashboard: Dashboard, browser: Browser) -> None:
+        self.complaints: list[str] = []
+        self._dashboard = dashboard
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+
+    def __call__(self, path: str, *scopes: str, **options: Any) -> Page:
+        """Open a page.
+
+        Args:
+            path: of it.
+            *scopes: by default all.
+            **options: of the browser's context.
+        """
+        size = options.pop("viewport", {"width": 1280, "height": 800})
+        context = self._browser.new_context(locale="en-US", viewport=size, **options)
+        self._contexts.append(context)
+        context.set_default_timeout(15_000)
+        name, _, value = self._dashboard.cookie(*(scopes or ("admin", "view"))).partition("=")
+        context.add_cookies([{"name": name, "value": value, "url": self._dashboard.url}])
+        page = context.new_page()
+        self._listen(page)
+        page.goto(self._dashboard.url + path)
+        return page
+
+    def close(self) -> None:
+        """Close them all."""
+        for context in self._contexts:
+            context.close()
+
+    def _listen(self, page: Page) -> None:
+        def said(message: ConsoleMessage) -> None:
+            if (
+                message.location["url"] != page.url
+            ):  # a page that is an error is told, too; what it loads is another matter
+                self.complaints.append(f"{page.url}: {message.text}")
+
+        def asked(request: Request) -> None:
+            if urlsplit(request.url).netloc != urlsplit(self._dashboard.url).netloc:
+                self.complaints.append(f"{page.url} asked {request.url}")
+
+        page.on("console", said)
+        page.on("pageerror", lambda error: self.complaints.append(f"{page.url}: {error}"))
+        page.on("dialog", lambda dialog: self.complaints.append(f"{page.url}: dialog {dialog.message}"))
+        page.on("request", asked)
 
 
 @pytest.fixture
 def opened(dashboard: Dashboard, browser: Browser) -> Iterator[Opened]:
-    """Opens a page as somebody with these scopes; at the end no page may have complained, or asked anybody else."""
-    contexts: list[BrowserContext] = []
-    complaints: list[str] = []
-
-    def note(page: Page) -> None:
-        page.on("console", lambda said: complaints.append(f"{page.url}: {said.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
-        page.on("dialog", lambda dialog: complaints.append(f"{page.url}: dialog {dialog.message}"))
-
-        def asked(url: str) -> None:
-            if urlsplit(url).netloc != f"127.0.0.1:{dashboard.server.port}":
-                complaints.append(f"{page.url} asked {url}")
-
-        page.on("request", lambda request: asked(request.url))
-
-    def opened(path: str, *scopes: str, **options: object) -> Page:
-        context = browser.new_context(
-            locale="en-US", viewport=options.pop("viewport", {"width": 1280, "height": 800}), **options
-        )  # type: ignore[arg-type]
-        contexts.append(context)
-        context.set_default_timeout(15_000)
-        cookie = dashboard.cookie(*(scopes or ("admin", "view")))
-        name, _, value = cookie.partition("=")
-        context.add_cookies([{"name": name, "value": value, "url": dashboard.url}])
-        page = context.new_page()
-        note(page)
-        page.goto(dashboard.url + path)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    """Opens pages; at the end none may have complained, or asked anybody else."""
+    made = Opened(dashboard, browser)
+    yield made
+    made.close()
+    assert made.complaints == []

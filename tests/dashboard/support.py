@@ -2,20 +2,27 @@
 
 import asyncio
 import http.client
+import json
+import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from jobq.backend import Backend
+from jobq.journal.store import journal_of
 from jobq.servable import served
 from jobq.server import tokens
 from jobq.settings import Settings
 from jobq.spec import resolve
+from tests.fork_server import forked
 from tests.service.server import HttpServer
 
 T = TypeVar("T")
@@ -38,7 +45,7 @@ class Answer:
 
     def hidden(self, name: str) -> str:
         """Return the value of a field of its last form."""
-        return re.findall(rf'name="{name}" value="([^"]*)"', self.text)[-1]
+        return str(re.findall(rf'name="{name}" value="([^"]*)"', self.text)[-1])
 
 
 @dataclass
@@ -53,6 +60,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
+        """Where it listens."""
         return self.server.url
 
     def inside(self, work: Callable[[Backend], Awaitable[T]], spec: str = "") -> T:
@@ -63,6 +71,51 @@ class Dashboard:
                 return await work(backend)
 
         return self._pool.submit(lambda: asyncio.run(connected())).result(60)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of commands that use the same place."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
+        return kept | {"JOBQ_HOME": str(self.folder), "JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off"}
+
+    def jobq(self, *arguments: str) -> str:
+        """Run a command on its queue; return what it prints."""
+        words = [sys.executable, "-m", "jobq", self.spec, *arguments]
+        done: subprocess.CompletedProcess[str] = forked.run(
+            words, env=self.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    def push(self, command: str, *options: str) -> str:
+        """Push one command; return its id."""
+        return str(json.loads(self.jobq("push", "--json", *options, "-c", command).splitlines()[0])["id"])
+
+    @contextmanager
+    def worker(self, *options: str) -> Iterator[None]:
+        """A worker, for as long as the context is entered."""
+        with (self.folder / "worker.log").open("ab") as log:
+            process = forked.Popen[bytes](
+                [sys.executable, "-m", "jobq", self.spec, "worker", "--idle-timeout", "1h", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+            )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def wait_for(self, task_id: str, state: str) -> None:
+        """Return once a task is in a state."""
+
+        async def wait(backend: Backend) -> None:
+            while [str(each.state) for each in await journal_of(backend).find([task_id])] != [state]:
+                await asyncio.sleep(0.05)
+
+        self.inside(wait)
 
     def token(self, *scopes: str, queues: tuple[str, ...] = ("*",), name: str = "") -> str:
         """Make a token."""

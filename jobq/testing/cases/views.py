@@ -269,6 +269,8 @@ async def all_queues_of_the_place_are_there(bench: Bench) -> None:
         assert {bench.queue, *others} <= set(names)
         assert len(set(names)) == len(names)
     line = lines[bench.queue]
+    alone = await views.queue(bench.queue, budget=_AMPLE)
+    assert (alone.name, alone.counts, alone.paused) == (line.name, line.counts, line.paused)
     for state in TaskState:
         assert line.counts[state].number == sum(each is state for each in wanted.values()), state
         assert line.counts[state].is_exact
