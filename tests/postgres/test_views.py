@@ -90,7 +90,8 @@ async def test_each_order_is_walked_by_its_index(database: Database) -> None:
 @pytest.mark.parametrize(
     ("statement", "values", "index"),
     [
-        *((sql, (1, 10, _NOW), "task_") for sql in list(queue_lines.COUNTS.values())[1:]),
+        *((sql, (1, 10, _NOW), "task_") for state, sql in queue_lines.COUNTS.items() if state is not TaskState.DEAD),
+        (queue_lines.COUNTS[TaskState.DEAD], (1, 10, _NOW), "dead_by_age"),
         (queue_lines.DONE, (1, 10), "submission_ended"),
         (queue_lines.OTHERWISE, (1, 10), "submission_canceled"),
         (queue_lines.ENDED, (1, 10, _NOW), "submission_ended"),
@@ -134,9 +135,8 @@ async def test_the_server_ends_a_statement_whose_time_is_over(
 ) -> None:
     """What was counted before is told; the connection goes on."""
     await queue.push(tasks(3))
-    slow = "SELECT 1, 2, 3, 4 FROM pg_sleep(60 + 0 * ($1::integer + $2::integer)) WHERE $3::timestamptz IS NOT NULL"
-    states = list(queue_lines.COUNTS)[1]
-    monkeypatch.setitem(queue_lines.COUNTS, states, slow)
+    slow = "SELECT 1 FROM pg_sleep(60 + 0 * ($1::integer + $2::integer)) WHERE $3::timestamptz IS NOT NULL"
+    monkeypatch.setitem(queue_lines.COUNTS, TaskState.DEAD, slow)
     async with queue.views() as views:
         began = time.monotonic()
         (line,) = (await views.queues("", 10, budget=timedelta(milliseconds=50))).rows
