@@ -11,7 +11,7 @@ from jobq.journal.task_rows import TaskRow
 
 # Written alike in every JSON: no escape has another form for them, and no quotation of words parts them.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:=+,@%-]+")
-_WILD: Final = re.compile(r"\[[^\]]*\]|[*?\[]")
+_WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?\[]")  # as fnmatch reads sets: a ] that comes first is of the set
 _FOLDS: Final = ("n", "id", "path")  # in the last words of a dead letter, for what varies
 _ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
 

@@ -2,9 +2,10 @@
 
 import json
 from datetime import timedelta
+from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import ConfigurationError
@@ -27,6 +28,17 @@ def _pattern(text: str, cut: int, *, is_open: bool) -> str:
 
 def _of(state: TaskState, **fields: object) -> TaskRecord:
     return TaskRecord(id="some.task", state=state, attempt=1, at=1.0, **fields)  # type: ignore[arg-type] # as given
+
+
+@given(pattern=st.text("ab[]!*?-", max_size=8), text=st.text("ab[]!-", max_size=6))
+@settings(max_examples=2000)
+@example(pattern="[]a]b", text="]b")
+@example(pattern="[!]a]b", text="bb")
+def test_a_needle_is_in_all_that_its_pattern_takes(pattern: str, text: str) -> None:
+    """Sets are read as fnmatch reads them."""
+    if fnmatchcase(text, pattern):
+        needles = Needles.of(TaskFilter(host=pattern), is_leased=True, is_dead=False, is_ended=False)
+        assert needles.holder in text
 
 
 @given(words=_WORDS, cut=st.integers(0, 40), is_open=st.booleans(), is_signed=st.booleans(), is_ascii=st.booleans())
