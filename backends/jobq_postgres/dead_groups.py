@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
-from jobq.journal.records import Attempt
+from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping, host_in
 from jobq.journal.views import DeadGroups
 from jobq_postgres.bounded_read import BoundedRead, TimeIsOver
 from jobq_postgres.stored_text import text_of
@@ -42,8 +41,7 @@ async def groups(read: BoundedRead, queue: int, grouping: Sequence[str], limit: 
         except TimeIsOver:
             break
         for number, (id_, reason, description, died, record) in enumerate(letters):
-            host = "" if record is None else Attempt.decode(record, 0).host
-            found.add(id_, reason, text_of(description), host, died.timestamp())
+            found.add(id_, reason, text_of(description), host_in(record), died.timestamp())
             if number % _IN_A_TURN == 0:
                 await asyncio.sleep(0)
         if len(letters) < _AT_ONCE:

@@ -16,21 +16,17 @@ QUEUES: Final = "SELECT queue_id, name, paused FROM jobq.queue WHERE name > $1 O
 QUEUE: Final = "SELECT name, paused FROM jobq.queue WHERE queue_id = $1"
 _COUNTED: Final = "(SELECT count(*) FROM (SELECT FROM jobq.{} LIMIT $2 + 1) AS counted)"
 _OURS: Final = "WHERE queue_id = $1 AND"
-# Each by the index of its state: none is looked for among others.
-COUNTS: Final = {
-    (TaskState.READY,): "SELECT "
-    + " + ".join(_COUNTED.format(f"task {_OURS} {where}") for where in ("position IS NOT NULL", "due <= $3")),
-    (TaskState.RUNNING, TaskState.EXPIRED, TaskState.DEAD, TaskState.SCHEDULED): "SELECT "
-    + ", ".join(
-        _COUNTED.format(where)
-        for where in (
-            f"task {_OURS} expires_at > $3",
-            f"task {_OURS} expires_at <= $3",
-            "dead WHERE queue_id = $1",
-            f"task {_OURS} due > $3",
-        )
-    ),
+_WHERE: Final = {
+    TaskState.READY: (f"task {_OURS} position IS NOT NULL", f"task {_OURS} due <= $3"),
+    TaskState.RUNNING: (f"task {_OURS} expires_at > $3",),
+    TaskState.EXPIRED: (f"task {_OURS} expires_at <= $3",),
+    TaskState.DEAD: ("dead WHERE queue_id = $1 AND died_at <= $3",),
+    TaskState.SCHEDULED: (f"task {_OURS} due > $3",),
 }
+# Each by the index of its state: none is looked for among others.
+COUNTS: Final = {state: "SELECT " + " + ".join(map(_COUNTED.format, where)) for state, where in _WHERE.items()}
+ALL_STATES: Final = frozenset(TaskState)
+_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
 DONE: Final = f"SELECT {_COUNTED.format(f'submission {_OURS} ended_at IS NOT NULL')}"
 OTHERWISE: Final = f"""
     SELECT outcome, count(*) FROM (
@@ -47,30 +43,32 @@ DIED: Final = """
 
 
 async def state_counts(
-    read: BoundedRead, queue: int, most: int = MOST_COUNTED
+    read: BoundedRead, queue: int, wanted: frozenset[TaskState], most: int = MOST_COUNTED
 ) -> AsyncIterator[tuple[TaskState, Count]]:
-    """Yield each state with its count; raises TimeIsOver."""
-    for states, statement in COUNTS.items():
-        for state, number in zip(states, await read.fetch_one(statement, queue, most, read.now), strict=True):
+    """Yield each of these states with its count; raises TimeIsOver."""
+    for state, statement in COUNTS.items():
+        if state in wanted:
+            (number,) = await read.fetch_one(statement, queue, most, read.now)
             yield state, _capped(number, most)
+    if _ENDED_OTHERWISE.isdisjoint(wanted):
+        return
     otherwise = {row[0]: int(row[1]) for row in await read.fetch(OTHERWISE, queue, most)}
     others = sum(otherwise.values())
     for state in (TaskState.CANCELED, TaskState.MOVED):
-        yield state, Count(number=min(otherwise.get(state, 0), most), is_exact=others <= most)
-    (done,) = await read.fetch_one(DONE, queue, most + others)
-    yield (
-        TaskState.SUCCEEDED,
-        Count(number=max(0, min(done - others, most)), is_exact=others <= most and done - others <= most),
-    )
+        if state in wanted:
+            yield state, Count(number=min(otherwise.get(state, 0), most), is_exact=others <= most)
+    if TaskState.SUCCEEDED in wanted:
+        (done,) = await read.fetch_one(DONE, queue, most + others)
+        is_exact = others <= most and done - others <= most
+        yield TaskState.SUCCEEDED, Count(number=max(0, min(done - others, most)), is_exact=is_exact)
 
 
 async def count(read: BoundedRead, queue: int, states: frozenset[TaskState], most: int) -> Count:
     """Return how many tasks are in these states; of none: in all."""
     counts: list[Count] = []
     try:
-        async for state, number in state_counts(read, queue, most):
-            if not states or state in states:
-                counts.append(number)
+        async for _, number in state_counts(read, queue, states or ALL_STATES, most):
+            counts.append(number)
     except TimeIsOver:
         counts.append(Count(number=0, is_exact=False))
     return total(counts, most)
@@ -112,7 +110,7 @@ async def _line(read: BoundedRead, queue: int, name: str, paused: Pause | None) 
     ended: dict[TaskState, Count] = {}
     oldest: float | None = None
     with suppress(TimeIsOver):
-        async for state, number in state_counts(read, queue):
+        async for state, number in state_counts(read, queue, ALL_STATES):
             counts |= {state: number}  # those before a cut stay
         async for state, number in _ended(read, queue):
             ended |= {state: number}

@@ -206,6 +206,9 @@ def _conditions(order: TableOrder, step: SearchStep, values: dict[str, Any], *, 
     if needles.holder:
         values["holder"] = needles.holder
         found.append("strpos(holder, :holder) > 0")
+    for number, needle in enumerate(needles.descriptions):
+        values[f"description{number}"] = needle.encode()
+        found.append(f"position(:description{number} in description) > 0")
     for number, needle in enumerate(needles.records):
         values[f"record{number}"] = needle
         found.append(f"coalesce(strpos(last_record, :record{number}) > 0, true)")

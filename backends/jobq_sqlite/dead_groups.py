@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
-from jobq.journal.records import Attempt
+from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping, host_in
 from jobq.journal.views import DeadGroups
 from jobq_sqlite.bounded_read import UntilCut, bounded
 
@@ -35,7 +34,6 @@ def groups(
         for id_, reason, description, died, record in database.execute(LETTERS, (queue, MOST_GROUPED + 1)):
             if is_over() or found.looked_at == MOST_GROUPED:
                 return found.groups(limit, is_all=False)
-            host = "" if record is None else Attempt.decode(record, 0).host
-            found.add(id_, reason, description, host, died)
+            found.add(id_, reason, description, host_in(record), died)
         return found.groups(limit, is_all=True)
     return found.groups(limit, is_all=False)

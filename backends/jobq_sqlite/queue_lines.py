@@ -1,7 +1,7 @@
 """A queue in few numbers, each counted no further than is shown, as SQL; see `jobq.journal.views.QueueLine`."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -31,6 +31,15 @@ COUNTS: Final = {
         "done": "state = 'done'",
     }.items()
 }
+_COUNTED_BY: Final = {
+    TaskState.READY: ("ready", "due"),
+    TaskState.RUNNING: ("running",),
+    TaskState.EXPIRED: ("expired",),
+    TaskState.DEAD: ("dead",),
+    TaskState.SCHEDULED: ("scheduled",),
+}
+ALL_STATES: Final = frozenset(TaskState)
+_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
 OTHERWISE: Final = (
     "SELECT outcome, count(*) FROM (SELECT outcome FROM task WHERE queue_id = :queue AND outcome IS NOT NULL"
     " LIMIT :most + 1) GROUP BY outcome"
@@ -42,26 +51,33 @@ ENDED: Final = (
 
 
 def state_counts(
-    database: sqlite3.Connection, queue: int, now: Now, most: int = MOST_COUNTED
+    database: sqlite3.Connection, queue: int, wanted: frozenset[TaskState], now: Now, most: int = MOST_COUNTED
 ) -> Iterator[tuple[TaskState, Count]]:
-    """Yield each state with its count, as far as they are known when it is cut off."""
+    """Yield each of these states with its count, as far as they are known when it is cut off."""
     values = {"queue": queue, "wall": now.wall, "boottime": now.boottime, "most": most}
 
-    def count(name: str, more: int = 0) -> int:
+    def counted(name: str, more: int = 0) -> int:
         found = database.execute(COUNTS[name], {**values, "most": most + more}).fetchone()
         return int(found[0])
 
-    yield TaskState.READY, _capped(count("ready") + count("due"), most)
-    for state in (TaskState.RUNNING, TaskState.EXPIRED, TaskState.DEAD, TaskState.SCHEDULED):
-        yield state, _capped(count(state), most)
-    otherwise: dict[str, int] = dict(database.execute(OTHERWISE, values).fetchall())
+    for state, names in _COUNTED_BY.items():
+        if state in wanted:
+            yield state, _capped(sum(map(counted, names)), most)
+    if not _ENDED_OTHERWISE.isdisjoint(wanted):
+        yield from _ended_otherwise(dict(database.execute(OTHERWISE, values).fetchall()), wanted, counted, most)
+
+
+def _ended_otherwise(
+    otherwise: Mapping[str, int], wanted: frozenset[TaskState], counted: Callable[[str, int], int], most: int
+) -> Iterator[tuple[TaskState, Count]]:
     others = sum(otherwise.values())
-    is_all = others <= most
     for state in (TaskState.CANCELED, TaskState.MOVED):
-        found = otherwise.get(state, 0)
-        yield state, Count(number=min(found, most), is_exact=is_all)
-    succeeded = count("done", others) - others
-    yield TaskState.SUCCEEDED, Count(number=min(succeeded, most), is_exact=is_all and succeeded <= most)
+        if state in wanted:
+            yield state, Count(number=min(otherwise.get(state, 0), most), is_exact=others <= most)
+    if TaskState.SUCCEEDED in wanted:
+        succeeded = counted("done", others) - others
+        is_exact = others <= most and succeeded <= most
+        yield TaskState.SUCCEEDED, Count(number=max(0, min(succeeded, most)), is_exact=is_exact)
 
 
 def count(
@@ -70,9 +86,8 @@ def count(
     """Return how many tasks are in these states; of none: in all."""
     counts: list[Count] = []
     with bounded(database, budget), UntilCut():
-        for state, number in state_counts(database, queue, now, most):
-            if not states or state in states:
-                counts.append(number)
+        for _, number in state_counts(database, queue, states or ALL_STATES, now, most):
+            counts.append(number)
         return total(counts, most)
     return total([*counts, Count(number=0, is_exact=False)], most)
 
@@ -114,7 +129,7 @@ def _line(database: sqlite3.Connection, queue: int, name: str, paused: Pause | N
     ended: dict[TaskState, Count] = {}
     oldest: float | None = None
     with UntilCut():
-        counts.update(state_counts(database, queue, now))  # one by one: those before a cut stay
+        counts.update(state_counts(database, queue, ALL_STATES, now))  # one by one: those before a cut stay
         ended.update(_ended(database, queue, now))
         (oldest,) = database.execute(OLDEST, {"queue": queue}).fetchone()
     waited = None if oldest is None else max(0.0, now.wall - oldest)

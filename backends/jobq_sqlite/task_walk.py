@@ -209,6 +209,9 @@ def _conditions(step: SearchStep, values: dict[str, Any], *, is_of_batch: bool) 
     if needles.holder:
         values["holder"] = needles.holder
         found.append("instr(holder, :holder)")
+    for number, needle in enumerate(needles.descriptions):
+        values[f"description{number}"] = needle
+        found.append(f"instr(description, :description{number})")
     for number, needle in enumerate(needles.records):
         values[f"record{number}"] = needle
         found.append(f"(record IS NULL OR instr(record, :record{number}))")

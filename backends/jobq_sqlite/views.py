@@ -131,10 +131,7 @@ class SqliteViews:
 
     def _journal(self, queue: str) -> SqliteJournal:
         async def read(work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
-            connection = await self._opened()
-            return await connection.submit(
-                lambda database, now: work(database, _number(database, queue), now), writes=False
-            )
+            return await self._look(lambda database, now: work(database, _number(database, queue), now))
 
         return SqliteJournal(_nobody_writes, read, lambda: None, nullcontext)
 

@@ -1,6 +1,7 @@
 """Which tasks of a queue are meant, and by what a store can pass over most others before it reads them."""
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -10,7 +11,8 @@ from jobq.journal.task_rows import TaskRow
 
 # Written alike in every JSON: no escape has another form for them, and no quotation of words parts them.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:=+,@%-]+")
-_WILD: Final = re.compile(r"\[[^\]]*\]|[*?\[]")
+_WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?\[]")  # as fnmatch reads sets: a ] that comes first is of the set
+_FOLDS: Final = ("n", "id", "path")  # in the last words of a dead letter, for what varies
 _ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
 
 
@@ -106,32 +108,42 @@ class Needles:
         id: in its id.
         body: in its body.
         holder: in who runs it.
+        descriptions: in the description of a dead letter.
         records: in the record of its last attempt, where it has one.
     """
 
     id: str = ""
     body: str = ""
     holder: str = ""
+    descriptions: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, wanted: TaskFilter, *, is_leased: bool, is_ended: bool) -> "Needles":
-        """Return what to look for among tasks that are leased, or that have ended otherwise than dead."""
-        program = _literal(wanted.text) if is_ended else ""
-        host = "" if is_leased else _literal(wanted.host)
+    def of(cls, wanted: TaskFilter, *, is_leased: bool, is_dead: bool, is_ended: bool) -> "Needles":
+        """Return what to look for among tasks that are leased, dead, or have ended otherwise."""
+        host, text, exit_number = _literal(wanted.host), _literal(wanted.text), ""
         kind, _, number = wanted.exit.rpartition(" ")
-        ended = ""
-        if not is_leased and number.isascii() and number.isdigit():
-            ended = f'"{"signal" if kind == "signal" else "exit_code"}": {number}'  # as `Attempt.encode` writes it
+        if number.isascii() and number.isdigit() and kind in ("", "signal"):
+            exit_number = number
+        # As `Attempt.encode` writes it, and as a description says it.
+        in_record = f'"{"signal" if kind else "exit_code"}": {number}' if exit_number else ""
+        in_words = f"{kind or 'exit code'} {number}" if exit_number else ""
+        records = () if is_leased else (host, *([text] if is_ended else []), *([] if is_dead else [in_record]))
         return cls(
             id=max(_PLAIN.findall(wanted.id_part), key=len, default=""),
-            body="" if is_ended else _literal(wanted.text),
-            holder=_literal(wanted.host) if is_leased else "",
-            records=tuple(filter(None, (program, host, ended))),
+            body="" if is_ended else text,
+            holder=host if is_leased else "",
+            descriptions=tuple(filter(None, (in_words, _literal(wanted.error, _FOLDS)))) if is_dead else (),
+            records=tuple(filter(None, records)),
         )
 
 
-def _literal(pattern: str) -> str:
-    """Return the longest text that stands as it is in all that a pattern takes, and in JSON of it."""
+def _literal(pattern: str, standing_in: Sequence[str] = ()) -> str:
+    """Return the longest text that stands as it is in all that a pattern takes, and in JSON of it.
+
+    Args:
+        pattern: of the condition.
+        standing_in: words that what it takes has in the place of others.
+    """
     found = [part for piece in _WILD.split(pattern) for part in _PLAIN.findall(piece)]
-    return max(found, key=len, default="")
+    return max((part for part in found if not any(part in word for word in standing_in)), key=len, default="")

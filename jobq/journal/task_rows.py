@@ -36,7 +36,7 @@ class TaskRow:
         leased_at: when that took it.
         lease_left: seconds until its lease runs out; negative = it ran out so long ago.
         beat: how the running attempt is, without its output.
-        exit: how its last attempt ended: an exit code, `signal 9`, or nothing that is known.
+        exit: how its last attempt ended, of a dead letter by its description: an exit code, `signal 9`, or "".
         outcome: in one word.
         reason, error: of a dead letter: why, and its last words, folded (`jobq.journal.error_grouping`).
         batch: the name of the batch that it is of.
@@ -125,7 +125,7 @@ def row_of(record: TaskRecord, body_bytes: int | None = None, most_shown: int = 
         leased_at=record.leased_at,
         lease_left=record.lease_left,
         beat=None if record.beat is None else replace(record.beat, output=""),
-        exit=_exit(record) if last is None else _exit_of(last) or _exit(record),
+        exit=_exit(record, last),
         outcome="" if last is None else last.outcome,
         reason=record.reason or "",
         error=error_of(record.description or "") if record.state is TaskState.DEAD else "",
@@ -176,11 +176,11 @@ def _task_in(record: TaskRecord) -> tuple[Task | None, str]:
         return None, str(error)
 
 
-def _exit(record: TaskRecord) -> str:
-    return exit_of(record.description or "") if record.state is TaskState.DEAD else ""
-
-
-def _exit_of(attempt: Attempt) -> str:
-    if attempt.signal is not None:
-        return f"signal {attempt.signal}"
-    return "" if attempt.exit_code is None else str(attempt.exit_code)
+def _exit(record: TaskRecord, last: Attempt | None) -> str:
+    if record.state is TaskState.DEAD:
+        return exit_of(record.description or "")  # as groups and `dead list --where` have it
+    if last is None:
+        return ""
+    if last.signal is not None:
+        return f"signal {last.signal}"
+    return "" if last.exit_code is None else str(last.exit_code)

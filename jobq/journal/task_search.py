@@ -165,7 +165,12 @@ class TaskSearch:
             key=self._key,
             look=look,
             want=min(want, look),
-            needles=Needles.of(self._wanted, is_leased=self._order.is_leased, is_ended=is_ended),
+            needles=Needles.of(
+                self._wanted,
+                is_leased=self._order.is_leased,
+                is_dead=self._order is TaskOrder.DEAD,
+                is_ended=is_ended,
+            ),
             states=self._wanted.states if is_ended else frozenset(),
             newest=self._now - (self._wanted.min_age_seconds or 0.0),
             oldest=0.0 if self._wanted.max_age_seconds is None else self._now - self._wanted.max_age_seconds,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, QueueNotFound
+from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
@@ -198,6 +198,18 @@ async def test_looks_write_nothing(tmp_path: Path) -> None:
             await views._look(lambda database, _: database.execute("DELETE FROM queue"))
 
 
+async def test_a_deleted_queue_is_not_there(tmp_path: Path) -> None:
+    """Its row stays, under a name that nobody can give."""
+    async with backend(real_file(tmp_path / "jobs.db")) as queue, queue.views() as views:
+        await queue.create()
+        await queue.push(tasks(2))
+        await queue.delete()
+        assert (await views.queues("", 10)).rows == []
+        for name in ("q", "deleted 1"):
+            with pytest.raises(QueueNotFound):
+                await views.tasks(name, TaskFilter(), "", 10)
+
+
 async def test_a_file_that_is_not_there_is_not_made_and_is_found_once_it_is(tmp_path: Path) -> None:
     file = real_file(tmp_path / "jobs.db")
     async with SqliteViews(file) as views:
@@ -209,6 +221,21 @@ async def test_a_file_that_is_not_there_is_not_made_and_is_found_once_it_is(tmp_
         assert [line.name for line in (await views.queues("", 10)).rows] == ["q"]
     with pytest.raises(BackendUnavailable, match="left"):
         await views.queues("", 10)
+
+
+async def test_another_file_in_its_place_is_said_and_then_looked_at(tmp_path: Path) -> None:
+    file = real_file(tmp_path / "jobs.db")
+    async with backend(file) as queue:
+        await queue.create()
+    async with SqliteViews(file) as views:
+        assert [line.name for line in (await views.queues("", 10)).rows] == ["q"]
+        for each in tmp_path.iterdir():
+            each.unlink()
+        async with backend(file, "other") as queue:
+            await queue.create()
+        with pytest.raises(StoreUnusable):
+            await views.queues("", 10)
+        assert [line.name for line in (await views.queues("", 10)).rows] == ["other"]
 
 
 async def test_who_may_only_read_the_file_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
