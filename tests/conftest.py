@@ -19,6 +19,8 @@ _HERE: Final = Path(__file__).parent
 # Those files that take longest. Only the order counts, and that roughly: `python -m tests --durations=0` shows it.
 LONGEST_FIRST: Final = (
     "docs/test_commands",
+    "dashboard/test_pages",
+    "dashboard/test_actions",
     "guardian/test_command_line",
     "crash/test_crashes",
     "process/test_worker_faults",

@@ -25,7 +25,7 @@ from jobq.dashboard.pages import (
     task,
     tasks,
 )
-from jobq.dashboard.site import ROOT, Page, PageRoute, Site, link, needs, rendered, static_file, static_link
+from jobq.dashboard.site import ROOT, PageRoute, Site, WebPage, link, needs, rendered, static_file, static_link
 from jobq.errors import JobqError
 from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.tokens import audit
@@ -98,7 +98,7 @@ async def _static(request: Request) -> Response:
 
 
 def _guarded(
-    site: Site, handler: Callable[[Site, Request], Awaitable[Page | Response]]
+    site: Site, handler: Callable[[Site, Request], Awaitable[WebPage | Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers requests which are none of another site, and each error by a page."""
 
@@ -106,7 +106,9 @@ def _guarded(
         try:
             site.guard.check(request.method, request.headers)
             found = await handler(site, request)
-            response = rendered(site, await site.viewer(request), request, found) if isinstance(found, Page) else found
+            response = (
+                rendered(site, await site.viewer(request), request, found) if isinstance(found, WebPage) else found
+            )
         except RequestRefused as refused:
             return await _error_page(site, request, refused)
         except JobqError as error:
@@ -125,7 +127,7 @@ def _guarded(
 
 
 def _answers(site: Site, route: PageRoute) -> Callable[[Request], Awaitable[Response]]:
-    async def handler(site: Site, request: Request) -> Page | Response:
+    async def handler(site: Site, request: Request) -> WebPage | Response:
         viewer = await site.viewer(request)
         if viewer is None:
             if route.changes or "hx-request" in request.headers:
@@ -156,7 +158,7 @@ async def _error_page(site: Site, request: Request, refused: RequestRefused) -> 
         viewer = await site.viewer(request)
     except JobqError:
         viewer = None
-    page = Page(
+    page = WebPage(
         template="error.html",
         title="That did not work",
         values={"message": refused.message, "to_do": _WHAT_TO_DO.get(refused.status, "")},

@@ -33,7 +33,7 @@ _STATIC: Final = resources.files("jobq.dashboard") / "static"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class WebPage:
     """A page, before it is written.
 
     Attributes:
@@ -90,7 +90,7 @@ class Site:
         return await self.sessions.viewer(cookie) if cookie else None
 
 
-Handler = Callable[[Site, Viewer, Request], Awaitable[Page | Response]]
+Handler = Callable[[Site, Viewer, Request], Awaitable[WebPage | Response]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ def _environment() -> Environment:
 _templates: Final = _environment()
 
 
-def rendered(site: Site, viewer: Viewer | None, request: Request, page: Page) -> Response:
+def rendered(site: Site, viewer: Viewer | None, request: Request, page: WebPage) -> Response:
     """Return a page as HTML: whole, or to a poll what is polled alone, and nothing where that is as before."""
 
     def next_page(after: str) -> str:

@@ -55,6 +55,7 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "resume": ("demo resume", 0),
     "delete": ("demo delete --force", 0),
     "serve": ("serve demo --port 0 --certificate missing --key missing", 3),
+    "ui": ("ui memory://a/b", 3),
     "serve token create": ("serve token create demo --scope read", 0),
     "serve token list": ("serve token list demo", 0),
     "serve token revoke": ("serve token revoke demo id", 4),

@@ -17,7 +17,7 @@ from jobq.backend import Backend
 from jobq.batches import batches_of
 from jobq.dashboard.pages.enter import ours
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site, form_of, needs, to
+from jobq.dashboard.site import PageRoutes, Site, WebPage, form_of, needs, to
 from jobq.errors import ConfigurationError
 from jobq.formats import task_ids
 from jobq.formats.visible_text import visible
@@ -31,7 +31,7 @@ PAGES = PageRoutes()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Action:
+class PageAction:
     """Something that can be done.
 
     Attributes:
@@ -89,29 +89,29 @@ def _done(count: int, of: int, what: str) -> str:
 
 
 ACTIONS: Final = {
-    "cancel": Action(
+    "cancel": PageAction(
         scope=Scope.OPERATE, title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."
     ),
-    "retry": Action(scope=Scope.OPERATE, title="Put {} back, with fresh budgets", do=_retry),
-    "purge": Action(
+    "retry": PageAction(scope=Scope.OPERATE, title="Put {} back, with fresh budgets", do=_retry),
+    "purge": PageAction(
         scope=Scope.ADMIN, title="Purge {}", do=_purge, warning="For good: body, history and output of each go."
     ),
-    "pause": Action(scope=Scope.OPERATE, title="Pause the queue", do=_pause, takes_ids=False),
-    "resume": Action(scope=Scope.OPERATE, title="Resume the queue", do=_resume, takes_ids=False),
-    "cancel-batch": Action(
+    "pause": PageAction(scope=Scope.OPERATE, title="Pause the queue", do=_pause, takes_ids=False),
+    "resume": PageAction(scope=Scope.OPERATE, title="Resume the queue", do=_resume, takes_ids=False),
+    "cancel-batch": PageAction(
         scope=Scope.OPERATE, title="Cancel {} with all tasks of it", do=_cancel_batches, warning="It cannot be undone."
     ),
 }
 
 
 @PAGES.add("/q/{queue}/act", Scope.WATCH, changes=True)
-async def ask(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def ask(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show what will be done."""
     name = request.path_params["queue"]
     fields = await form_of(request, viewer)
     key, action, ids = _asked(viewer, name, fields)
     what = "batch" if key == "cancel-batch" else "task"
-    return Page(
+    return WebPage(
         template="confirm.html",
         title=action.title.format(f"{len(ids)} {what}{_plural(what) if len(ids) != 1 else ''}"),
         queue=name,
@@ -157,7 +157,7 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
     return _back(viewer, given.get("back", ""), said)
 
 
-def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tuple[str, Action, list[str]]:
+def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tuple[str, PageAction, list[str]]:
     key = dict(fields).get("action", "")
     action = ACTIONS.get(key)
     if action is None:

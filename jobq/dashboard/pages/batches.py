@@ -4,7 +4,7 @@ from starlette.requests import Request
 
 from jobq.batches import batches_of
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
@@ -12,7 +12,7 @@ _ROWS = 50
 
 
 @PAGES.add("/q/{queue}/batches", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show how far each is."""
     name, after = request.path_params["queue"], request.query_params.get("after", "")
     has_all = request.query_params.get("all") == "1"
@@ -25,7 +25,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: A
             site.places.give(name)
 
     found = await site.snapshots.get(("batches", name, after, has_all), listed)
-    return Page(
+    return WebPage(
         template="batches.html",
         title=f"Batches of {name}",
         queue=name,

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.error_grouping import GROUPINGS
 from jobq.server.tokens import Scope
 
@@ -12,13 +12,13 @@ _GROUPS = 50
 
 
 @PAGES.add("/q/{queue}/dead", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show the groups, the largest first."""
     name = request.path_params["queue"]
     asked = request.query_params.getlist("by") or ["exit", "error"]
     by = tuple(each for each in GROUPINGS if each in asked) or ("error",)
     found = await site.snapshots.get(("groups", name, by, _GROUPS), lambda: site.views.dead_groups(name, by, _GROUPS))
-    return Page(
+    return WebPage(
         template="dead.html",
         head="dead_form.html",
         title=f"Dead letters of {name}",

@@ -6,16 +6,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobq.dashboard.session import SESSION_SECONDS
-from jobq.dashboard.site import ROOT, Page, Site, form_of, link, to
+from jobq.dashboard.site import ROOT, Site, WebPage, form_of, link, to
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import TokenRecord, audit
 
 
-async def show(site: Site, request: Request) -> Page | Response:
+async def show(site: Site, request: Request) -> WebPage | Response:
     """Show the form; for a link that is good once, a page with one button, which a script presses."""
     if await site.viewer(request) is not None and "once" not in request.query_params:
         return RedirectResponse(ours(request.query_params.get("next", "")), status_code=303)
-    return Page(
+    return WebPage(
         template="enter.html",
         title="Sign in",
         values={"once": request.query_params.get("once", ""), "next": ours(request.query_params.get("next", ""))},

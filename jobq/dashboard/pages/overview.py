@@ -3,7 +3,7 @@
 from starlette.requests import Request
 
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
 from jobq.journal.views import QueueLine
 from jobq.server.tokens import Scope
@@ -13,12 +13,12 @@ _QUEUES = 50  # of one page
 
 
 @PAGES.add("/", Scope.WATCH)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
     """Show how many tasks each queue holds, and where to look first."""
     after = request.query_params.get("after", "")
     found = await site.snapshots.get(("queues", after), lambda: site.views.queues(after, _QUEUES))
     lines = sorted((line for line in found.rows if viewer.may(Scope.WATCH, line.name)), key=_trouble)
-    return Page(
+    return WebPage(
         template="overview.html",
         title="Queues",
         values={"lines": lines, "after": found.after, "is_first": not after},

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.views import DeadGroups, ViewPage
@@ -22,7 +22,7 @@ _LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
 
 
 @PAGES.add("/q/{queue}", Scope.WATCH)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
     """Show its counts; to who may see tasks, those that run longest and why others died."""
     name = request.path_params["queue"]
     line = await site.snapshots.get(("queue", name), lambda: site.views.queue(name))
@@ -35,7 +35,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:
                 ("groups", name, GROUPED_BY), lambda: site.views.dead_groups(name, GROUPED_BY, _MOST_LISTED)
             ),
         )
-    return Page(
+    return WebPage(
         template="queue.html",
         title=name,
         queue=name,

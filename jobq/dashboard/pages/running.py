@@ -3,7 +3,7 @@
 from starlette.requests import Request
 
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.server.tokens import Scope
@@ -14,11 +14,11 @@ _LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
 
 
 @PAGES.add("/q/{queue}/running", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show how far each is, what it uses, and what is left of its lease."""
     name, after = request.path_params["queue"], request.query_params.get("after", "")
     found = await site.snapshots.get(("leased", name, after), lambda: site.views.tasks(name, _LEASED, after, _ROWS))
-    return Page(
+    return WebPage(
         template="running.html",
         title=f"Running in {name}",
         queue=name,

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import Scope
@@ -35,7 +35,7 @@ async def output(site: Site, viewer: Viewer, request: Request) -> Response:  # n
 
 
 @PAGES.add("/q/{queue}/t/{id:path}", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show all that is known of it."""
     name, task_id = request.path_params["queue"], request.path_params["id"]
     detail = await site.snapshots.get(("task", name, task_id), lambda: site.views.task(name, task_id))
@@ -45,7 +45,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: A
     printed = None
     if not is_running:
         printed = await site.snapshots.get(("output", name, task_id), lambda: site.views.output(name, task_id))
-    return Page(
+    return WebPage(
         template="task.html",
         title=f"Task {task_id}",
         queue=name,

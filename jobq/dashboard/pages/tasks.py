@@ -4,7 +4,7 @@ from starlette.requests import Request
 
 from jobq.dashboard import filters
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import Page, PageRoutes, Site
+from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
 from jobq.server.tokens import Scope
 
@@ -13,7 +13,7 @@ _ROWS = 50
 
 
 @PAGES.add("/q/{queue}/tasks", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show those that a filter takes, a page at a time."""
     name, after = request.path_params["queue"], request.query_params.get("after", "")
     form = filters.read(request.query_params)
@@ -24,7 +24,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> Page:  # noqa: A
     only_state = next(iter(form.wanted.states)) if len(form.wanted.states) == 1 else None
     only_dead = only_state is TaskState.DEAD
     command = f"jobq {name} {'dead list' if only_dead else 'ps'}"
-    return Page(
+    return WebPage(
         template="tasks.html",
         head="tasks_form.html",
         title=f"Tasks of {name}",
