@@ -18,6 +18,7 @@ from jobq_postgres.bounded_read import BoundedRead, text_keys
 from jobq_postgres.journal import DEAD_COLUMNS, ENDED_COLUMNS, TASK_COLUMNS, dead_of, ended_of, waiting_of
 
 _MOST_ID: Final = 400  # characters
+_LATEST: Final = 253_402_300_799.0  # seconds since the epoch: the end of the year 9999
 _OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled", TaskState.MOVED: "moved"}
 _BODY: Final = f" CASE WHEN octet_length(body) <= {MOST_BODY_BYTES} THEN body ELSE '' END AS body,"
 
@@ -191,7 +192,7 @@ def _place(order: TableOrder, key: Key) -> dict[str, object]:
 
 
 def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(max(0.0, seconds), UTC)
+    return datetime.fromtimestamp(min(max(0.0, seconds), _LATEST), UTC)
 
 
 def _conditions(order: TableOrder, step: SearchStep, values: dict[str, Any], *, is_of_batch: bool) -> str:

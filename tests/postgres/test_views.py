@@ -258,3 +258,19 @@ async def test_a_lease_of_a_worker_that_is_gone_is_listed_as_expired(
         assert [(row.id, row.state) for row in rows] == [("t-00001", TaskState.EXPIRED), ("t-00000", TaskState.RUNNING)]
         assert rows[0].lease_left is not None
         assert -60 < rows[0].lease_left <= -5
+
+
+async def test_an_end_that_is_to_come_is_listed(queue: PostgresBackend, database: Database) -> None:
+    """The server's clock was put back since."""
+    await queue.push(tasks(2))
+    done, dead = await queue.receive(2, LEASE, NOW)
+    await done.settle(Complete(DONE))
+    await dead.settle(MoveToDeadLetters("failures", ""))
+    later = "UPDATE jobq.submission SET ended_at = ended_at + interval '1 h';"
+    later += "UPDATE jobq.dead SET died_at = died_at + interval '1 h'"
+    await asyncio.to_thread(database.run, later)
+    async with queue.views() as views:
+        rows = (await views.tasks("q", TaskFilter(), "", 10)).rows
+        assert {row.id for row in rows} == {done.id, dead.id}
+        (line,) = (await views.queues("", 10)).rows
+        assert (line.counts[TaskState.DEAD].number, line.counts[TaskState.SUCCEEDED].number) == (1, 1)
