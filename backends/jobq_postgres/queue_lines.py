@@ -20,7 +20,7 @@ _WHERE: Final = {
     TaskState.READY: (f"task {_OURS} position IS NOT NULL", f"task {_OURS} due <= $3"),
     TaskState.RUNNING: (f"task {_OURS} expires_at > $3",),
     TaskState.EXPIRED: (f"task {_OURS} expires_at <= $3",),
-    TaskState.DEAD: ("dead WHERE queue_id = $1 AND died_at <= $3",),
+    TaskState.DEAD: ("dead WHERE queue_id = $1 AND $3::timestamptz IS NOT NULL",),
     TaskState.SCHEDULED: (f"task {_OURS} due > $3",),
 }
 # Each by the index of its state: none is looked for among others.

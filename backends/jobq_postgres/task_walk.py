@@ -18,6 +18,7 @@ from jobq_postgres.bounded_read import BoundedRead, text_keys
 from jobq_postgres.journal import DEAD_COLUMNS, ENDED_COLUMNS, TASK_COLUMNS, dead_of, ended_of, waiting_of
 
 _MOST_ID: Final = 400  # characters
+_LATEST: Final = 253_402_300_799.0  # seconds since the epoch: the end of the year 9999
 _OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled", TaskState.MOVED: "moved"}
 _BODY: Final = f" CASE WHEN octet_length(body) <= {MOST_BODY_BYTES} THEN body ELSE '' END AS body,"
 
@@ -144,20 +145,16 @@ async def walked(read: BoundedRead, queue: int, batch: int | None, step: SearchS
     conditions = _conditions(order, step, values, is_of_batch=batch is not None)
     text, given = bound(listed(order, walk, conditions), values)
     rows = sorted(await read.fetch(text, *given), key=lambda row: int(row["number"]))
-    tasks = [_found(order, row) for row in rows]
-    if len(rows) == step.want:
-        return Walked(tasks=tasks, looked_at=rows[-1]["number"], key=tasks[-1].key, at=tasks[-1].record.at)
-    text, given = bound(edge_of(order, walk), values)
-    edge = await read.fetch_one(text, *given)
-    looked_at = 0 if edge is None else int(edge["number"])
-    if looked_at < step.look:
-        return Walked(tasks=tasks, looked_at=looked_at)
-    at = next((key.timestamp() for key in edge[:2] if isinstance(key, datetime)), None)
-    return Walked(tasks=tasks, looked_at=looked_at, key=tuple(text_keys(edge[:2])), at=at)
+    tasks = [_found(order, row) for row in rows if row["is_meant"]]
+    if rows and (len(rows) == step.want or rows[-1]["number"] == step.look):
+        last = rows[-1]
+        return Walked(tasks=tasks, looked_at=last["number"], key=tuple(text_keys(last[:2])), at=_at(last))
+    text, given = bound(counted(walk), values)  # all there are: fewer than were to be looked at
+    return Walked(tasks=tasks, looked_at=(await read.fetch_one(text, *given))[0])
 
 
 def listed(order: TableOrder, walk: str, conditions: str) -> str:
-    """Return the statement that reads tasks, with the numbers that they have in the walk.
+    """Return the statement that reads tasks, and the last one that is looked at: there the next step goes on.
 
     Args:
         order: in which they are looked at.
@@ -166,16 +163,16 @@ def listed(order: TableOrder, walk: str, conditions: str) -> str:
     """
     columns, size, _ = _COLUMNS[order.table]
     return (
-        f"SELECT {', '.join(order.keys)}, {columns}, number, {size} AS body_bytes, last_record, last_number"  # noqa: S608
+        f"SELECT {', '.join(order.keys)}, {columns}, number, {size} AS body_bytes, last_record, last_number,"  # noqa: S608
+        f" {conditions} AS is_meant"
         f" FROM (SELECT *, row_number() OVER () AS number FROM ({walk}) AS looked) AS {order.table}"
-        f" {_LAST.format(order.table)} WHERE {conditions} LIMIT :want"
+        f" {_LAST.format(order.table)} WHERE {conditions} OR number = :look LIMIT :want"
     )
 
 
-def edge_of(order: TableOrder, walk: str) -> str:
-    """Return the statement that reads where the last one stands that was looked at, and its number."""
-    numbered = f"SELECT {', '.join(order.keys)}, row_number() OVER () AS number FROM ({walk}) AS looked"  # noqa: S608
-    return f"SELECT * FROM ({numbered}) AS numbered ORDER BY number DESC LIMIT 1"  # noqa: S608
+def counted(walk: str) -> str:
+    """Return the statement that counts what there is to look at."""
+    return f"SELECT count(*) FROM ({walk}) AS looked"  # noqa: S608
 
 
 def _order(step: SearchStep, *, is_of_batch: bool) -> TableOrder:
@@ -190,8 +187,12 @@ def _place(order: TableOrder, key: Key) -> dict[str, object]:
     return {f"key{n}": read(part) for n, (read, part) in enumerate(zip(order.types, key, strict=True))}
 
 
+def _at(row: Any) -> float | None:
+    return next((key.timestamp() for key in row[:2] if isinstance(key, datetime)), None)
+
+
 def _time(seconds: float) -> datetime:
-    return datetime.fromtimestamp(max(0.0, seconds), UTC)
+    return datetime.fromtimestamp(min(max(0.0, seconds), _LATEST), UTC)
 
 
 def _conditions(order: TableOrder, step: SearchStep, values: dict[str, Any], *, is_of_batch: bool) -> str:

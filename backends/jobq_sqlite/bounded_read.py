@@ -38,13 +38,14 @@ def bounded(database: sqlite3.Connection, budget: timedelta) -> Iterator[Callabl
 
     watcher = threading.Thread(target=watch, name="jobq-sqlite time limit", daemon=True)
     database.execute("BEGIN")
-    watcher.start()
     try:
+        watcher.start()
         yield is_over.is_set
     finally:
         with guard:
             done.set()
-        watcher.join()
+        if watcher.ident is not None:
+            watcher.join()
         if database.in_transaction:
             database.execute("ROLLBACK")
 

@@ -63,6 +63,11 @@ class TaskFilter:
         )
 
     @property
+    def asks_body(self) -> bool:
+        """Whether the body of a task is asked for: what it runs, or when it was made, where its age is not known."""
+        return bool(self.text) or self.min_age_seconds is not None or self.max_age_seconds is not None
+
+    @property
     def has_states_alone(self) -> bool:
         """Whether nothing else is asked for."""
         return self == TaskFilter(states=self.states)

@@ -104,9 +104,9 @@ def row_of(record: TaskRecord, body_bytes: int | None = None, most_shown: int = 
     Args:
         record: with an empty body where that was too large to be read.
         body_bytes: how large it is as stored; None = the record has all of it.
-        most_shown: characters of what it runs.
+        most_shown: characters of what it runs; 0 = its body is not looked at, for who only counts.
     """
-    task, malformed = _task_in(record)
+    task, malformed = _task_in(record) if most_shown else (None, "")
     is_leased = record.state in (TaskState.RUNNING, TaskState.EXPIRED)
     last = None if is_leased else record.last
     created = None if task is None else task.created

@@ -64,7 +64,8 @@ class SearchStep(NamedTuple):
         want: how many to return, of those that may be meant.
         needles: by which others are passed over.
         states: of those that have ended otherwise than dead, which; none = all.
-        newest, oldest: wall times between which those ended that may be meant, dead or not.
+        newest, oldest: wall times between which those ended that may be meant, dead or not; infinite = any, for a
+            clock that was put back has ends that are to come.
     """
 
     order: TaskOrder
@@ -130,6 +131,7 @@ class TaskSearch:
         self._limit = limit
         self._now = now
         self._keeps = keeps
+        self._most_shown = MOST_SHOWN if keeps or wanted.asks_body else 0
         self.ends = time.monotonic() + budget.total_seconds()
         self._orders = orders_of(wanted)
         self._order, self._key = _place_of(after, self._orders)
@@ -172,8 +174,8 @@ class TaskSearch:
                 is_ended=is_ended,
             ),
             states=self._wanted.states if is_ended else frozenset(),
-            newest=self._now - (self._wanted.min_age_seconds or 0.0),
-            oldest=0.0 if self._wanted.max_age_seconds is None else self._now - self._wanted.max_age_seconds,
+            newest=math.inf if self._wanted.min_age_seconds is None else self._now - self._wanted.min_age_seconds,
+            oldest=-math.inf if self._wanted.max_age_seconds is None else self._now - self._wanted.max_age_seconds,
         )
 
     def take(self, step: SearchStep, walked: Walked) -> None:
@@ -198,12 +200,13 @@ class TaskSearch:
         self._order, self._key = (self._orders[at] if at < len(self._orders) else None), ()
 
     def _take_one(self, order: TaskOrder, task: FoundTask) -> None:
-        row = row_of(task.record, task.body_bytes, MOST_SHOWN)
+        row = row_of(task.record, task.body_bytes, self._most_shown)
         if not self._wanted.takes(row, self._now):
             return
         self._count += 1
         if self._keeps:
-            self._rows.append((order, task.key, replace(row, runs=row.runs[:MOST_LISTED])))
+            shown = row if len(row.runs) <= MOST_LISTED else replace(row, runs=row.runs[:MOST_LISTED])
+            self._rows.append((order, task.key, shown))
 
     def page(self) -> ViewPage[TaskRow]:
         """Return what was found."""

@@ -15,7 +15,7 @@ from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
 from jobq.journal.views import MOST_COUNTED
-from jobq.settlement import Complete
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_sqlite import StoreFile, bounded_read, dead_groups, lease_listing, queue_lines, task_walk
 from jobq_sqlite.views import SqliteViews
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
@@ -281,3 +281,18 @@ async def test_views_leave_no_thread_behind(tmp_path: Path) -> None:
                 await views.queues("", 10)
         assert threading.active_count() == before
     assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM queue") == [(1,)]
+
+
+async def test_an_end_that_is_to_come_is_listed(tmp_path: Path) -> None:
+    """The wall clock was put back since."""
+    async with backend(real_file(tmp_path / "jobs.db")) as queue, queue.views() as views:
+        await queue.create()
+        await queue.push(tasks(2))
+        done, dead = await queue.receive(2, LEASE, NOW)
+        await done.settle(Complete(DONE))
+        await dead.settle(MoveToDeadLetters("failures", ""))
+        ask(tmp_path / "jobs.db", "UPDATE task SET finished_at = finished_at + 3600")
+        rows = (await views.tasks("q", TaskFilter(), "", 10)).rows
+        assert {row.id for row in rows} == {done.id, dead.id}
+        (line,) = (await views.queues("", 10)).rows
+        assert (line.counts[TaskState.DEAD].number, line.counts[TaskState.SUCCEEDED].number) == (1, 1)
