@@ -27,5 +27,5 @@ def test_static_files_are_small_and_say_whose_they_are() -> None:
     assert sizes["jobq.css"] <= 20_000
     assert sizes["jobq.js"] <= 8_000
     for path in (_FOLDER / "static" / "vendored").glob("*.js"):
-        assert path.with_name(path.name.partition(".")[0] + ".LICENSE").exists()
+        assert path.with_name(path.name.partition(".")[0] + "-LICENSE.txt").exists()
     assert not re.search(r"https?://", (_FOLDER / "static" / "jobq.js").read_text()), "nobody else is asked"

@@ -19,7 +19,7 @@ from hatch_build import NAME
 from .lock import ROOT
 
 _PACKAGES: Final = ("jobq", *(f"backends/{folder.name}" for folder in sorted((ROOT / "backends").glob("jobq_*"))))
-_KINDS: Final = frozenset({".py", ".sql", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"})
+_KINDS: Final = frozenset({".py", ".sql", ".typed", ".html", ".css", ".js", ".svg", ".txt"})
 _FOR_ALL: Final = "-none-any.whl"
 
 

@@ -1,17 +1,13 @@
 """`jobq serve SPEC`: the HTTP service, and its tokens."""
 
 import asyncio
-import logging
 import re
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from jobq.cli.common import (
     ExampleCommand,
-    Invocation,
     SuggestingGroup,
     json_option,
     read_settings,
@@ -21,11 +17,9 @@ from jobq.cli.common import (
 )
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import heard
-from jobq.errors import BackendMissing
+from jobq.cli.serving import log_to_stderr, missing_extra, take_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from jobq.backend import Backend
@@ -35,7 +29,6 @@ if TYPE_CHECKING:
 
 _SCOPES: Final = ("enqueue", "lease", "settle", "watch", "view", "read", "operate", "admin")
 _PUBLIC_URL: Final = re.compile(r"https://[A-Za-z0-9.\-\[\]:]+")
-_BROUGHT: Final = frozenset({"uvicorn", "httptools", "prometheus_client", "uvloop"})  # by the extra
 _HELP: Final = """Serve the queues of a place over HTTP until Ctrl-C or SIGTERM, so that workers need no rights there.
 
 SPEC names a queue of an SQL backend, as in `jobq SPEC worker`; all queues beside it are served too. Workers elsewhere
@@ -63,14 +56,6 @@ class ServeGroup(SuggestingGroup):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
         return ["[OPTIONS]", "[SPEC]"]
-
-
-def take_spec(context: click.Context, spec: str) -> None:
-    """Let a spec that stands behind the command be the one that is meant; raises UsageError for a second one."""
-    invocation = context.ensure_object(Invocation)
-    if invocation.spec is not None and not context.resilient_parsing:
-        raise click.UsageError("the place to serve is named twice, before and after `serve`", context)
-    invocation.spec = spec
 
 
 @click.group(
@@ -140,26 +125,8 @@ def serve(
     return run_async(_serve(spec, settings, listening, before, as_json=as_json), "fastest")
 
 
-@contextmanager
-def missing_extra(what: str, extra: str, brought: "AbstractSet[str]" = frozenset()) -> "Iterator[None]":
-    """Say which extra brings what cannot be imported; raises BackendMissing.
-
-    Args:
-        what: needs it.
-        extra: of jobq.
-        brought: by that extra beside what `server` brings.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in _BROUGHT | brought:
-            raise
-        raise BackendMissing(f"{what} needs {error.name!r}; install it with: pip install 'jobq[{extra}]'") from error
-
-
 def _dashboard(spec: str, host: str, public_url: str | None, *, is_tls: bool) -> "Front":
     """Return what puts the dashboard before the service."""
-    from jobq.cli.commands.ui import BROUGHT  # noqa: PLC0415 - as above
     from jobq.local_service import is_loopback  # noqa: PLC0415 - as above
 
     if public_url is None and not is_loopback(host):
@@ -169,24 +136,9 @@ def _dashboard(spec: str, host: str, public_url: str | None, *, is_tls: bool) ->
         )
     if public_url is not None and not _PUBLIC_URL.fullmatch(public_url):
         raise click.UsageError(f"--public-url {public_url!r}: write https://NAME or https://NAME:PORT, with no path")
-    with missing_extra("the dashboard", "ui", BROUGHT):
+    with missing_extra("the dashboard", "ui"):
         from jobq.dashboard.run_ui import before_service  # noqa: PLC0415 - as above
     return before_service(spec, public_url, is_tls=is_tls)
-
-
-def log_to_stderr() -> None:
-    """The audit is one line of JSON each; everything else is text. Both go to standard error."""
-    for name, form, level in (
-        ("jobq.audit", "%(message)s", logging.INFO),
-        ("jobq", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO),
-        ("uvicorn", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.ERROR),
-    ):
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(form))
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.setLevel(level)
-        logger.propagate = False
 
 
 async def _serve(

@@ -3,22 +3,20 @@
 import asyncio
 import sys
 import webbrowser
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from jobq.cli.commands.serve import log_to_stderr, missing_extra, take_spec
 from jobq.cli.common import ExampleCommand, json_option, read_settings, run_async, spec_of
 from jobq.cli.display import terminal
 from jobq.cli.interrupts import heard
+from jobq.cli.serving import log_to_stderr, missing_extra, take_spec
 from jobq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobq.settings import Settings
-
-BROUGHT: Final = frozenset({"starlette", "jinja2", "markupsafe"})  # by the extra
 
 
 @click.command(
@@ -48,7 +46,7 @@ def ui(ctx: click.Context, spec: str | None, port: int, no_open: bool, read_only
     if spec is not None:
         take_spec(ctx, spec)
     settings = read_settings()
-    with missing_extra("the dashboard", "ui", BROUGHT):
+    with missing_extra("the dashboard", "ui"):
         import jobq.dashboard.run_ui  # noqa: F401, PLC0415 - the extra, and `jobq --help` must not pay for it
     log_to_stderr()
     work = _ui(spec_of(ctx, settings), settings, port, is_read_only=read_only, opens=not no_open, as_json=as_json)
