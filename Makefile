@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
+.PHONY: help install demo test check versions format lint types docs pictures lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -143,6 +143,9 @@ docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; then the licences
 	@$(BIN)/uv lock --quiet --upgrade --default-index https://pypi.org/simple
 	@$(MAKE) --no-print-directory licences
+
+pictures: $(STAMP) $(BROWSER_STAMP) ## take the pictures of docs/dashboard.md
+	@$(BIN)/python -m tests.dashboard.pictures
 
 licences: $(STAMP) ## write docs/licences.md: under what the packages are that jobq needs where it runs
 	@$(BIN)/python -m tests.supply_chain.licences

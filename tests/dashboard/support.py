@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,6 +55,7 @@ class Dashboard:
     server: HttpServer
     spec: str
     folder: Path
+    more_environment: Mapping[str, str] = field(default_factory=dict)
     _cookies: dict[tuple[str, ...], str] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
@@ -76,7 +77,8 @@ class Dashboard:
     def environment(self) -> dict[str, str]:
         """Of commands that use the same place."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("JOBQ_")}
-        return kept | {"JOBQ_HOME": str(self.folder), "JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off"}
+        own = {"JOBQ_HOME": str(self.folder), "JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off"}
+        return {**kept, **own, **self.more_environment}
 
     def jobq(self, *arguments: str) -> str:
         """Run a command on its queue; return what it prints."""
@@ -101,6 +103,7 @@ class Dashboard:
                 stdout=log,
                 stderr=log,
                 env=self.environment,
+                cwd=self.folder,
             )
         try:
             yield
