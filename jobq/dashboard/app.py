@@ -16,6 +16,7 @@ from jobq.dashboard.pages import (
     about,
     actions,
     batches,
+    bulk_actions,
     dead,
     enter,
     leases,
@@ -31,7 +32,7 @@ from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.tokens import audit
 
 _log: Final = logging.getLogger("jobq.server")
-_PARTS: Final = (overview, queue, tasks, task, running, dead, batches, leases, about, actions)
+_PARTS: Final = (overview, queue, tasks, task, running, dead, batches, leases, about, actions, bulk_actions)
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"

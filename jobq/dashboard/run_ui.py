@@ -12,12 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from jobq.dashboard.app import made
+from jobq.dashboard.bulk import BulkActions
 from jobq.dashboard.front import front
 from jobq.dashboard.guard import Guard
 from jobq.dashboard.session import Sessions, shared_key
 from jobq.dashboard.site import ROOT, Site
 from jobq.errors import ConfigurationError
-from jobq.journal.views import views_of
+from jobq.journal.views import Views, views_of
 from jobq.server import run_server
 from jobq.server.backend_pool import BackendPool
 from jobq.server.run_server import Application, Front, ListenOptions
@@ -31,19 +32,34 @@ def location_of(spec: str) -> str:
     return parse(spec).location or "the queues of this machine"
 
 
-def before_service(spec: str, public_url: str | None, *, is_tls: bool) -> Front:
+@asynccontextmanager
+async def _bulk(
+    places: BackendPool, views: Views, settings: Settings, *, is_read_only: bool = False
+) -> AsyncIterator[BulkActions]:
+    made = BulkActions(places, views, settings)
+    if not is_read_only:  # else nothing is changed by it, nor what others have left
+        made.start()
+    try:
+        yield made
+    finally:
+        await made.aclose()
+
+
+def before_service(spec: str, settings: Settings, public_url: str | None, *, is_tls: bool) -> Front:
     """Return what puts the dashboard before a service (`jobq serve --ui`).
 
     Args:
         spec: of the place.
+        settings: of what its actions hold.
         public_url: under which browsers reach it; None = on this machine alone.
         is_tls: whether the service speaks TLS itself.
     """
 
     @asynccontextmanager
     async def both(service: Application, places: BackendPool, tokens: TokenBook) -> AsyncIterator[Application]:
-        async with views_of(places.root) as views:
+        async with views_of(places.root) as views, _bulk(places, views, settings) as bulk:
             site = Site(
+                bulk=bulk,
                 places=places,
                 views=views,
                 tokens=tokens,
@@ -92,8 +108,12 @@ async def serve_ui(
         run_server.listen(listener, listening)
         url = f"http://{listening.host}:{listener.getsockname()[1]}"
         with listener:
-            async with views_of(places.root) as views:
+            async with (
+                views_of(places.root) as views,
+                _bulk(places, views, settings, is_read_only=is_read_only) as bulk,
+            ):
                 site = Site(
+                    bulk=bulk,
                     places=places,
                     views=views,
                     tokens=tokens,

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from jobq.dashboard import text
+from jobq.dashboard.bulk import BulkActions
 from jobq.dashboard.guard import Guard
 from jobq.dashboard.session import Sessions, Viewer
 from jobq.dashboard.snapshots import Snapshots
@@ -69,6 +70,7 @@ class Site:
         tokens: that are good.
         sessions: of those who are signed in.
         guard: which requests are answered.
+        bulk: does what is done to all tasks of a filter; started.
         location: how the place is called, without secrets.
         is_local: whether this is `jobq ui`, which asks for no token.
     """
@@ -79,6 +81,7 @@ class Site:
     sessions: Sessions
     guard: Guard
     location: str
+    bulk: BulkActions
     is_local: bool = False
     snapshots: Snapshots = field(default_factory=Snapshots)
     rate: RateShare = field(default_factory=lambda: RateShare(_RATE, _BURST))

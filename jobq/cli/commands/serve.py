@@ -118,14 +118,14 @@ def serve(
     with missing_extra("the service", "server"):
         from jobq.server.app import Limits  # noqa: PLC0415 - the extra, and `jobq --help` must not pay for it
         from jobq.server.run_server import ListenOptions  # noqa: PLC0415 - as above
-    before = _dashboard(spec, host, public_url, is_tls=certificate is not None) if with_ui else None
+    before = _dashboard(spec, settings, host, public_url, is_tls=certificate is not None) if with_ui else None
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
     listening = ListenOptions(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
     log_to_stderr()
     return run_async(_serve(spec, settings, listening, before, as_json=as_json), "fastest")
 
 
-def _dashboard(spec: str, host: str, public_url: str | None, *, is_tls: bool) -> "Front":
+def _dashboard(spec: str, settings: "Settings", host: str, public_url: str | None, *, is_tls: bool) -> "Front":
     """Return what puts the dashboard before the service."""
     from jobq.local_service import is_loopback  # noqa: PLC0415 - as above
 
@@ -138,7 +138,7 @@ def _dashboard(spec: str, host: str, public_url: str | None, *, is_tls: bool) ->
         raise click.UsageError(f"--public-url {public_url!r}: write https://NAME or https://NAME:PORT, with no path")
     with missing_extra("the dashboard", "ui"):
         from jobq.dashboard.run_ui import before_service  # noqa: PLC0415 - as above
-    return before_service(spec, public_url, is_tls=is_tls)
+    return before_service(spec, settings, public_url, is_tls=is_tls)
 
 
 async def _serve(
