@@ -241,8 +241,8 @@ def check_batches(backend: Any) -> None:
     """Raise ConfigurationError for a backend that keeps no batches; says which do."""
     if not backend.capabilities.batches:
         raise ConfigurationError(
-            f"the service of queue {backend.name!r} keeps no batches and no params: nothing is known of a task but that it"
-            " waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP, and a Storage Queue"
+            f"the service of queue {backend.name!r} keeps no batches and no params: nothing is known of a task but that"
+            " it waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP, and a Storage Queue"
             " does with JOBQ_JOURNAL=tables, set for whoever pushes and works"
         )
 

@@ -22,7 +22,7 @@ from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.errors import TableMissing, WriteRefused
 from jobq_azure.table_journal.lookup import for_each
 
-_PUSH_SECONDS: Final = 600.0  # after which a push that has not said that its tasks are queued is taken for dead
+_PUSH_SECONDS: Final = 600.0
 _IN_FLIGHT_SECONDS: Final = 2.0  # for which a seal waits for pushes that came before it
 _PAUSE_SECONDS: Final = 0.1
 _COUNTED_AT_ONCE: Final = 8
@@ -39,6 +39,9 @@ class LedgerBatches:
         counting: of them.
         finishing: of them.
         retention: of them.
+
+    Attributes:
+        push_seconds: after which a push that has not said that its tasks are queued is taken for dead by a seal.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class LedgerBatches:
         self._counting = counting
         self._finishing = finishing
         self._retention = retention
+        self.push_seconds = _PUSH_SECONDS
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
@@ -98,7 +102,7 @@ class LedgerBatches:
 
     async def _is_pushing(self, name: str, partition: str, row: Row) -> bool:
         id_ = id_in(row)
-        is_old = rows.age(row, self._ledger.wire.now()) > _PUSH_SECONDS
+        is_old = rows.age(row, self._ledger.wire.now()) > self.push_seconds
         is_new = False
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
@@ -121,7 +125,7 @@ class LedgerBatches:
             raise BackendUnavailable(
                 f"batch {name!r} is not sealed: {len(left)} tasks of it ({ids}) are being pushed, or their push died;"
                 " let it end, or run it again with the same ids. In"
-                f" {_PUSH_SECONDS / 60:.0f} minutes a seal takes it for dead, and nothing of these tasks is run"
+                f" {self.push_seconds / 60:.0f} minutes a seal takes it for dead, and nothing of these tasks is run"
             )
 
     async def _sealed(self, name: str, **more: object) -> Head:
