@@ -6,15 +6,20 @@ is superfluous.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from jobq.errors import LockLost
+from jobq.errors import ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.ledger import entries
 from jobq_azure.ledger.entries import DEAD, ENDED, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import Verb, Write
+from jobq_azure.table_journal.errors import WriteRefused
 
 _MOST_DESCRIPTION: Final = 8192
 
@@ -148,12 +153,35 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         if standing is not Standing.HELD or entry is None:
             return None
         is_claimed = entry.state == RUNNING and entry.fencing == message.fencing  # by this very call
-        return None if is_claimed and entry.origin == message.origin else EntryChange(values)
+        return None if is_claimed and entry.origin == message.origin else EntryChange(values, claims=True)
 
+    if message.fencing[1:] == (0, 1) and (etag := await _claimed_unread(ledger, message, values)):
+        row = {"RowKey": entries.key("m", message.id), **values, "odata.etag": etag}
+        return Standing.HELD, LedgerHold(ledger, message, LedgerEntry(row))
     entry = await ledger.change(message.book, message.id, decide)
     if standing is Standing.HELD and entry is not None:
         return standing, LedgerHold(ledger, message, entry)
     return standing, entry
+
+
+async def _claimed_unread(ledger: Ledger, message: HandedMessage, values: Mapping[str, Any]) -> str:
+    """Claim a task that nobody has claimed yet, in one request; return the etag, or "": it has to be read first.
+
+    What was claimed, or put back, has a row `s!TASK`; what has ended has no `u!TASK`: then nothing is written.
+    """
+    writes = [
+        Write(Verb.MERGE, entries.key("m", message.id), values),
+        Write(Verb.INSERT, entries.key("s", message.id), {}),
+        Write(Verb.MERGE, entries.key("u", message.id), {}),
+    ]
+    try:
+        return (await ledger.wire.write(ledger.partition(message.book, message.id), writes))[0]
+    except WriteRefused as refused:
+        if not refused.is_conflict:
+            raise ConfigurationError(str(refused)) from None
+    except NoAnswer:
+        pass  # as it says then
+    return ""
 
 
 def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:

@@ -5,6 +5,7 @@ partitions of its batch, by its id, so that what belongs together is written tog
 
     QUEUE!b!BATCH!SHARD     m!TASK    what has become of it (`LedgerEntry`)
                             u!TASK    there until it has ended
+                            s!TASK    likewise, once it was claimed, or put back from the dead letters
                             p!TASK    there until its push knows that it is queued
     QUEUE!b                 h!BATCH   the batch itself (`heads`)
 
@@ -67,7 +68,7 @@ def batch_of(book: str) -> str | None:
 
 
 def key(kind: str, task_id: str) -> str:
-    """Return the key of a task's row: `m`, `u` or `p`."""
+    """Return the key of a task's row: `m`, `u`, `s` or `p`."""
     return f"{kind}!{rows.safe(task_id)}"
 
 

@@ -168,7 +168,14 @@ async def living(azurite: Azurite, folder: Path) -> AsyncIterator[Life]:
 
 
 async def in_each_gap(
-    azurite: Azurite, folder: Path, before: Callable[[Life], Awaitable[None]], act: Act, after: Act, least: int
+    azurite: Azurite,
+    folder: Path,
+    before: Callable[[Life], Awaitable[None]],
+    act: Act,
+    after: Act,
+    every: int,
+    *,
+    least: int,
 ) -> None:
     """Let a process act with each gap at each of its requests, and see what becomes of it.
 
@@ -178,6 +185,7 @@ async def in_each_gap(
         before: what has happened.
         act: what the process does that something befalls; may raise what the verbs of a backend raise.
         after: what others do then, and what must hold.
+        every: 1 = each of them is tried, 5 = each fifth.
         least: so many requests are in `act`, or more: else nothing was tried.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
@@ -203,5 +211,6 @@ async def in_each_gap(
 
     whole = await once(Gap.LOSES, None)
     assert whole.count >= least, f"only {whole.count} requests: {whole.sent}"
-    print(f"{whole.count} requests, {len(Gap) * whole.count} gaps: {whole.sent}")
-    await asyncio.gather(*(once(gap, at) for gap in Gap for at in range(whole.count)))
+    tried = [(gap, at) for at in range(whole.count) for gap in Gap][::every]  # five: each gap in its turn
+    print(f"{len(tried)} gaps at {whole.count} requests: {whole.sent}")
+    await asyncio.gather(*(once(gap, at) for gap, at in tried))
