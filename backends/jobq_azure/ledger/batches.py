@@ -164,11 +164,9 @@ class LedgerBatches:
         """Return it, counted, with its rate; finish it where it has ended, and this user may write."""
         head = await self._heads.found(findable_name(name))
         if head.state in (heads.SEALED, heads.FINISHING):
-            try:
-                if await self._finishing.finish(name):
-                    head = await self._heads.found(name)
-            except AccessDenied:
-                pass  # who may only look leaves it to others
+            with suppress(AccessDenied):  # who may only look leaves it to others
+                await self._finishing.finish(name)
+            head = await self._heads.found(name)
         return await self._seen(head, with_rate=True)
 
     async def _seen(self, head: Head, *, with_rate: bool = False) -> Batch:

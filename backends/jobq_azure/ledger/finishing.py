@@ -28,6 +28,7 @@ from jobq_azure.table_journal import entities as rows
 
 _EVERY_SECONDS: Final = 5.0  # a look at a batch, by each worker that has ended tasks of it
 _MOST_LOOKED_AT: Final = 100  # batches that a worker's start looks at
+_TRIES: Final = 3
 _CLOCK: Final = SystemClock()
 _log: Final = logging.getLogger(__name__)
 Push = Callable[[Sequence[tuple[str, Task]]], Awaitable[object]]
@@ -118,19 +119,21 @@ class Finishing:
             JobqError: as the verbs of a backend; it may be repeated.
         """
         self._looked[name] = _CLOCK.boottime()
-        head = await self._heads.found(name)
-        if head.state == heads.SEALED:
-            if head.is_canceled:
-                await self._walk.cancel(name)
-            left = await self._walk.is_left(name, self._left_at.get(name, 0))
-            if left is not None:
-                self._left_at[name] = left
-                return False
-            found = await self._begun(head)
-            if found is None:
-                return False
-            head = found
-        return head.state == heads.FINISHING and (await self.ended(head)).state == heads.FINISHED
+        for _ in range(_TRIES):
+            head = await self._heads.found(name)
+            if head.state == heads.SEALED:
+                if head.is_canceled:
+                    await self._walk.cancel(name)
+                left = await self._walk.is_left(name, self._left_at.get(name, 0))
+                if left is not None:
+                    self._left_at[name] = left
+                    return False
+                begun = await self._begun(head)
+                if begun is None:  # somebody else has, or has put something back
+                    continue
+                head = begun
+            return head.state == heads.FINISHING and (await self.ended(head)).state == heads.FINISHED
+        return False
 
     async def _begun(self, head: Head) -> Head | None:
         """Note that a batch has ended, with its counts; None = it has changed since it was read."""
