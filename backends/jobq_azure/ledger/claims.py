@@ -20,6 +20,7 @@ from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
+from jobq_azure.table_journal.lookup import answered
 
 _MOST_DESCRIPTION: Final = 8192
 
@@ -117,6 +118,12 @@ class LedgerHold:
 
         await self._change(decide)
         return not is_to_end
+
+    async def is_dead(self) -> bool:
+        """Return whether the task is dead since this delivery, and has not been put back or deleted."""
+        entry = await answered(self._ledger.find(self._message.book, self._message.id))
+        is_own = entry is not None and entry.fencing == self._message.fencing and entry.origin == self._message.origin
+        return is_own and entry is not None and entry.state == ENDED and entry.then == DEAD
 
     def _own(self, entry: LedgerEntry | None) -> LedgerEntry:
         if entry is None or entry.fencing != self._message.fencing or entry.origin != self._message.origin:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
@@ -18,6 +18,15 @@ from jobq_azure.ledger.claims import LedgerHold
 from jobq_azure.table_journal.delivery import JournaledDelivery
 
 _log: Final = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Buries(Protocol):
+    """A delivery that can write its dead letter without its message."""
+
+    async def bury_unfenced(self, reason: str, description: str) -> None:
+        """Write it."""
+        ...
 
 
 class LedgerDelivery(JournaledDelivery):
@@ -57,7 +66,9 @@ class LedgerDelivery(JournaledDelivery):
         except (LockLost, SettlementUnknown) as error:
             if isinstance(done, Requeue | Release):
                 raise
-            # It has ended, by the ledger; whoever gets the message sees that.
+            # It has ended, by the ledger. Whoever gets the message sees that; nobody does if it was cleared.
+            if isinstance(done, MoveToDeadLetters) and isinstance(error, LockLost) and await self._hold.is_dead():
+                await self._bury(done)
             _log.info("task %s has ended, and its message may come once more: %s", self.id, error)
             self._is_settled = True
             self._safely(lambda: self._record_ended(done, None))
@@ -74,6 +85,10 @@ class LedgerDelivery(JournaledDelivery):
                 if not await self._hold.put_back(time.time() + max(0.0, delay.total_seconds())):
                     return await self._entered(_canceled(settlement))
         return settlement
+
+    async def _bury(self, dead: MoveToDeadLetters) -> None:
+        assert isinstance(self._inner, Buries)
+        await self._inner.bury_unfenced(dead.reason, dead.description)
 
     async def _end(self, then: str, **why: str) -> None:
         await self._hold.end(then, **why)

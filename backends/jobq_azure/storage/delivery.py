@@ -150,6 +150,13 @@ class StorageDelivery(BaseDelivery):
         await self._wire.delete(self._message_id, self._receipt)
         self._deleted()
 
+    async def bury_unfenced(self, reason: str, description: str) -> None:
+        """Write a dead letter though the message is another's, or was deleted: for a task that is dead by its ledger.
+
+        Whoever has the message may write one, too: both are of one message, and are one for readers.
+        """
+        await self._chain(lambda: self._dead.bury(self, self._envelope, self._message_id, reason, description))
+
     async def _requeue_in_blob(self, task: Task, content: MessageContent, seconds: int) -> None:
         """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
         if not self._payloads.are_possible:

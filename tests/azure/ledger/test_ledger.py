@@ -48,6 +48,22 @@ async def test_who_lost_its_lease_ends_nothing(stage: Stage) -> None:
     assert await queue.dead_letters(10) == []
 
 
+async def test_what_is_dead_has_its_letter_though_its_message_is_cleared_meanwhile(stage: Stage) -> None:
+    # The ledger has its death before the queue moves it: a clear in between deletes the message, and no dead letter.
+    queue = await ledgered(stage)
+    (task,) = await pushed(queue)
+    await queue.batches.seal(NAME)
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    wire = await stage.wire()
+    await wire.clear()
+    await delivery.settle(MoveToDeadLetters("failed", "by the test"))
+    assert (await finished(queue)).counts["dead"] == 1
+    assert [(each.id, each.description) for each in await queue.dead_letters(10)] == [(task.id, "by the test")]
+    assert await queue.redrive([task.id]) == [task.id]
+    assert await drained(queue) == [task.id]
+    assert (await finished(queue)).round == 2
+
+
 async def test_who_uses_no_tables_runs_nothing_of_a_batch(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     queue = await ledgered(stage)
     (task, dead) = await pushed(queue, 2)
