@@ -29,6 +29,7 @@ from jobq_azure.table_journal import entities as rows
 _EVERY_SECONDS: Final = 5.0  # a look at a batch, by each worker that has ended tasks of it
 _MOST_LOOKED_AT: Final = 100  # batches that a worker's start looks at
 _TRIES: Final = 3
+_START_SECONDS: Final = 10.0  # for that; who comes next goes on
 _CLOCK: Final = SystemClock()
 _log: Final = logging.getLogger(__name__)
 Push = Callable[[Sequence[tuple[str, Task]]], Awaitable[object]]
@@ -69,25 +70,32 @@ class Finishing:
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.wait({self._loop})
-        if self._due:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_SECONDS):
-                    await self.drained()
+        await self.drained()
 
     async def start(self) -> None:
         """Look at batches that were left to the next one: sealed, and whoever ended their last task died."""
         try:
-            for head in await self._heads.list(
-                "", _MOST_LOOKED_AT, where=f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
-            ):
-                await self.finish(head.name)
-        except (JobqError, NoAnswer) as error:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._start()
+        except (JobqError, NoAnswer, TimeoutError) as error:
             _log.debug("the batches of %s are not looked at: %s", self._ledger.wire.place.spec, error)
 
+    async def _start(self) -> None:
+        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
+        for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
+            await self.finish(head.name)
+
     async def drained(self) -> bool:
-        """Look at once at all batches of which something has ended: nothing waits; return whether one has finished."""
-        names, self._due = self._due, set()
-        return any([await self._tried(name) for name in names])
+        """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
+
+        For some seconds: a table that is away holds nobody up, and what is left is looked at later.
+        """
+        has_finished = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EVERY_SECONDS):
+                for name in list(self._due):
+                    has_finished = await self._tried(name) or has_finished
+        return has_finished
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -96,16 +104,19 @@ class Finishing:
             while self._due:
                 now = _CLOCK.boottime()
                 for name in [name for name in self._due if self._looked.get(name, 0.0) + _EVERY_SECONDS <= now]:
-                    self._due.discard(name)
                     await self._tried(name)
                 await asyncio.sleep(_EVERY_SECONDS / 5)
 
     async def _tried(self, name: str) -> bool:
         """Finish a batch if it can be; what fails is tried again when the next task of it ends, or at the next look."""
+        self._due.discard(name)
         try:
             return await self.finish(name)
         except BatchNotFound:
             return False
+        except asyncio.CancelledError:
+            self._due.add(name)
+            raise
         except (JobqError, NoAnswer) as error:
             self._due.add(name)
             _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)
