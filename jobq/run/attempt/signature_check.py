@@ -150,7 +150,8 @@ class SignatureCheck:
                 return None
             text, signatures = envelope(fields) if fields.get("version") == VERSION else ("", ())
             if not signatures:  # our own code needs none
-                return None if fields.get("call") == notify.CALL else Refused("nobody has signed it", Reason.UNSIGNED)
+                call = (work_in(text)[1] if text else fields).get("call")
+                return None if call == notify.CALL else Refused("nobody has signed it", Reason.UNSIGNED)
         except MalformedTask:
             return None  # what decodes it says what is wrong
         try:
