@@ -36,14 +36,14 @@ async def test_a_seal_and_a_push_at_once(stage: Stage) -> None:
         tasks = [Task.new(command="true", batch=name, id=f"{name}.{each}") for each in range(3)]
 
         async def push(tasks: list[Task] = tasks, number: int = number) -> int:
-            await asyncio.sleep(0.001 * (number % 8))
+            await asyncio.sleep(0.015 * (number % 10))  # at last it comes when all is sealed
             try:
                 return len(await other.push(tasks))
             except BatchSealed:
                 return 0
 
         async def seal(name: str = name, number: int = number) -> None:
-            await asyncio.sleep(0.004 * (number % 5))
+            await asyncio.sleep(0.004 * (number % 3))
             while True:
                 with suppress(BackendUnavailable):  # the push may go on
                     await queue.batches.seal(name)
