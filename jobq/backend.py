@@ -55,6 +55,8 @@ class Capabilities:
         pauses: the backend is a `jobq.pausing.Pausable`.
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         views: the backend is a `jobq.journal.views.KeepsViews`.
+        knows_batch_ids: an id is known again within its batch, though not in the queue (`deduplicates`): a push of
+            tasks of batches alone may be repeated with the same ids.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
@@ -86,6 +88,7 @@ class Capabilities:
     pauses: bool = False
     batches: bool = False
     views: bool = False
+    knows_batch_ids: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False
     shares_machine: bool = False

@@ -241,8 +241,9 @@ def check_batches(backend: Any) -> None:
     """Raise ConfigurationError for a backend that keeps no batches; says which do."""
     if not backend.capabilities.batches:
         raise ConfigurationError(
-            f"the service of queue {backend.name!r} keeps nothing of a task but that it waits or is dead, so it has no"
-            " batches and no params; queues that have: embedded, SQLite, PostgreSQL, and these over HTTP"
+            f"the service of queue {backend.name!r} keeps no batches and no params: nothing is known of a task but that"
+            " it waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP, and a Storage"
+            " Queue does where JOBQ_JOURNAL=tables is set for whoever pushes and works"
         )
 
 

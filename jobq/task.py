@@ -24,6 +24,7 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
 _SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"}
+_BESIDE_WORK: Final = wire_v3.STATE | wire_v3.BOOKKEEPING
 _WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit", "batch"}
 
 
@@ -322,7 +323,7 @@ class Task(Checked):
             first, hops = self.work.first_id, len(self.work.hops)
         id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
         rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
-        work = self.work and replace(self.work, hops=(*self.work.hops, queue))
+        work = self.work and replace(self.work, hops=(*self.work.hops, queue), ledger=None)  # which is this queue's own
         return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
 
     def in_batch(self, name: str) -> "Task":
@@ -335,6 +336,14 @@ class Task(Checked):
         except FieldError as error:
             raise MalformedTask(error.what, error.where) from None
         return made
+
+    def in_ledger(self, book: str) -> "Task":
+        """Return the task as its message says that a ledger keeps it; see `wire_v3.Work.ledger`."""
+        work = self.work
+        if work is None:
+            fields = {name: value for name, value in self.as_dict().items() if name not in _BESIDE_WORK}
+            work = wire_v3.Work(text=_write(fields), id=self.id)
+        return self.copied({"work": replace(work, ledger=book)})
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""

@@ -40,9 +40,9 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | Journ
     queue = StorageQueueBackend(account, spec.queue, settings.poll_max)
     if (journal := place_of_journal(spec, settings)) is None:
         return queue
-    from jobq_azure.table_journal.backend import JournaledStorageQueue  # noqa: PLC0415 - as above
+    from jobq_azure.ledger.queue import LedgerStorageQueue  # noqa: PLC0415 - as above
 
-    return JournaledStorageQueue(queue, journal, settings.keep)
+    return LedgerStorageQueue(queue, journal, settings.keep)
 
 
 def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend | JournaledQueue":

@@ -6,6 +6,9 @@ r"""Messages of wire version 3: the work as its producer wrote it, with what cha
 what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/dsse): over the pre-authentication
 encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
 made of the id and used up of the rules. Names within `work` that this version does not know yet are kept apart.
+
+`"ledger":"s7"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it is
+queued until it has ended: only who writes that book may run it.
 """
 
 import base64
@@ -23,6 +26,7 @@ VERSION: Final = 3
 PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
 BOOKKEEPING: Final = frozenset({"batch", "params"})  # of the queue's, beside the body: no worker needs it
+AT_ITS_END: Final = "."  # begins the name of the book of what is run when a batch has finished; no batch's own does
 _MOST_SIGNATURES: Final = 8
 _MOST_ROUNDS: Final = 10**9
 _LONGEST_KEY_ID: Final = 100
@@ -69,6 +73,8 @@ class Work:
         hops: the queues through which its rules have brought it.
         round: of the batch after which it is run (`jobq.batches`): its id ends with that; None = it is of none.
         of_a_newer_jobq: names within the text for which this jobq is too old to run it.
+        ledger: the book in which its queue keeps what becomes of it: a batch's name, or AT_ITS_END and that; None = in
+            none.
     """
 
     text: str = field(repr=False)
@@ -80,6 +86,7 @@ class Work:
     hops: tuple[str, ...] = ()
     round: int | None = None
     of_a_newer_jobq: tuple[str, ...] = ()
+    ledger: str | None = None
 
     @property
     def first_id(self) -> str:
@@ -95,7 +102,7 @@ def pre_authentication_encoding(text: str) -> bytes:
 
 def envelope(fields: Mapping[str, Any]) -> tuple[str, tuple[Signature, ...]]:
     """Return the text of the work and its signatures, of a decoded message; raises MalformedTask."""
-    if unknown := sorted(fields.keys() - {"version", "work", "state", "signatures"}):
+    if unknown := sorted(fields.keys() - {"version", "work", "state", "signatures", "ledger"}):
         raise MalformedTask(f"unknown field in version {VERSION}", ascii(unknown[0])[:42])
     text = fields.get("work")
     if not isinstance(text, str):
@@ -131,6 +138,12 @@ def work_in(text: str, signatures: tuple[Signature, ...] = ()) -> tuple[Work, di
 def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any]]:
     """Return the work of a decoded message, what `Task` takes of it, and its state; raises MalformedTask."""
     work, own = work_in(*envelope(fields))
+    if (ledger := fields.get("ledger")) is not None:
+        if not isinstance(ledger, str) or not task_ids.BATCH.fullmatch(ledger.removeprefix(AT_ITS_END)):
+            raise MalformedTask("names no batch", "ledger")
+        work = replace(work, ledger=ledger)
+        if not ledger.startswith(AT_ITS_END):
+            own["batch"] = ledger
     state = fields.get("state", {})
     if not isinstance(state, dict):
         raise MalformedTask("must be an object", "state")
@@ -170,6 +183,8 @@ def write(work: Work, id_: str, state: bytes) -> bytes:
         {"keyid": signature.key_id, "sig": base64.b64encode(signature.value).decode()} for signature in work.signatures
     ]
     end = b',"signatures":' + strict_json.dumps(signatures) if signatures else b""
+    if work.ledger is not None:
+        end += b',"ledger":' + strict_json.dumps(work.ledger)
     return b'{"version":%d,"work":%b,"state":%b%b}' % (VERSION, text, state, end)
 
 

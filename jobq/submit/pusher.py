@@ -217,7 +217,7 @@ class Pusher:
             return await self._backend.push(tasks)
         except PushUnknown as error:
             unknown = error
-        if not _is_cancelled() and self._remembers(clock.boottime() - sent):
+        if not _is_cancelled() and self._remembers(clock.boottime() - sent, tasks):
             try:
                 return await self._backend.push(tasks)
             except PushUnknown as error:  # what the first may have queued, the second need not name
@@ -227,8 +227,10 @@ class Pusher:
         unknown.add_note(self.doubt(unknown.ids))
         raise unknown
 
-    def _remembers(self, seconds: float) -> bool:
+    def _remembers(self, seconds: float, tasks: Sequence[Task]) -> bool:
         """Return whether the service still knows an id that was pushed so long ago, and while it is pushed again."""
+        if self._backend.capabilities.knows_batch_ids and all(task.batch for task in tasks):
+            return True
         window = self._backend.capabilities.dedup_window
         is_safe = self._backend.capabilities.idempotent_push
         return is_safe and (window is None or seconds < window.total_seconds() / 2)
@@ -236,7 +238,8 @@ class Pusher:
     def doubt(self, ids: Sequence[str]) -> str:
         """Return what to say of tasks that may or may not be queued."""
         shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
-        if self._backend.capabilities.idempotent_push:
+        able = self._backend.capabilities
+        if able.idempotent_push or (able.knows_batch_ids and self._batch is not None):
             advice = "pushing again with the same ids is safe, with new ones it may run them twice"
         else:
             advice = "pushing them again may run them twice; look with `jobq QUEUE peek` first"

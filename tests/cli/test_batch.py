@@ -143,7 +143,8 @@ def test_what_does_not_go_together_is_refused_before_anything_is_done(
 def test_a_queue_that_knows_nothing_of_its_tasks_refuses_before_anything_is_queued(jobq: Jobq) -> None:
     azurite = {"JOBQ_QUEUE": "nobody/jobs", "AZURE_STORAGE_KEY": "a2V5"}
     refused = jobq("push", "--batch", "s7", "-c", "true", env=azurite, code=3)
-    assert "it has no batches and no params; queues that have: embedded, SQLite, PostgreSQL" in refused.err
+    assert "keeps no batches and no params: nothing is known of a task" in refused.err
+    assert "where JOBQ_JOURNAL=tables is set for whoever pushes and works" in refused.err
 
 
 def test_results_are_whole_or_not_there(jobq: Jobq) -> None:

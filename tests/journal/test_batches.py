@@ -142,5 +142,5 @@ async def test_a_function_that_no_worker_can_import_is_refused(tmp_path: Path) -
 async def test_a_queue_without_batches_refuses_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_KEY", "a2V5")
     async with jobq.connect("nobody/jobs", settings=Settings()) as queue:
-        with pytest.raises(ConfigurationError, match="it has no batches and no params"):
+        with pytest.raises(ConfigurationError, match="keeps no batches and no params"):
             queue.batch("s7")

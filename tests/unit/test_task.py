@@ -314,3 +314,28 @@ def test_s7_what_was_written_shorter_before_can_be_written_again() -> None:
     assert again.kwargs is not None
     assert (again.kwargs["t"], again.counters.failures) == (text, 1)
     assert len(json.dumps(task.kwargs, separators=(",", ":"))) > MAX_BODY_BYTES, "or it would fit anyhow"
+
+
+def test_a_message_says_in_which_book_its_task_is_kept() -> None:
+    # An Azure queue's own word, beside the work: it stays through requeues and redrives, and nobody signs it.
+    task = Task.new(command="true", id="s7.1", batch="s7", params={"a": 1}, env={"A": "b"}, priority=3)
+    kept = Task.decode(task.in_ledger("s7").encode())
+    assert kept.batch == "s7"
+    assert kept.fingerprint() == task.fingerprint()
+    for later in (kept, kept.requeued(failures=1), kept.redriven(deliveries=2), kept.released()):
+        again = Task.decode(later.encode())
+        assert again.work is not None
+        assert (again.work.ledger, again.work.signatures, again.batch) == ("s7", (), "s7")
+        assert (again.command, again.env, again.priority, again.counters) == ("true", {"A": "b"}, 3, later.counters)
+    at_its_end = Task.decode(Task.new(command="true").in_ledger(".s7").encode())
+    assert at_its_end.batch is None
+    moved = at_its_end.sent_on("other", "here")
+    assert moved.work is not None
+    assert moved.work.ledger is None, "another queue's ledger knows nothing of it"
+
+
+@pytest.mark.parametrize("book", ['""', '"."', '"a b"', "7", '"..s7"', "[]", '"' + "x" * 65 + '"'])
+def test_a_book_that_no_batch_has_is_refused(book: str) -> None:
+    body = Task.new(command="true").in_ledger("s7").encode().replace(b'"ledger":"s7"', b'"ledger":' + book.encode())
+    with pytest.raises(MalformedTask, match="ledger: names no batch"):
+        Task.decode(body)

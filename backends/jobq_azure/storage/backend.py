@@ -23,6 +23,7 @@ from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
+from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger, ledger_of
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
@@ -78,6 +79,7 @@ class StorageQueueBackend:
         self._dead: StorageDeadLetters
         self._pause: PauseLook
         self._lasting: TimeToLiveRemoval
+        self._keeps_ledger = False
         self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
     @property
@@ -127,6 +129,10 @@ class StorageQueueBackend:
         for sent in self._on_their_way:
             sent.cancel()
         await self._stack.aclose()
+
+    def keep_ledger(self, ledger: LetterLedger) -> None:
+        """Hand out tasks of batches, too, once entered: whoever calls this claims each in a ledger before it starts."""
+        self._keeps_ledger, self._dead.ledger = True, ledger
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue and QUEUE-failed."""
@@ -229,6 +235,10 @@ class StorageQueueBackend:
                 await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
                 return None
             delivery = self._delivery(message, envelope, seconds)
+            if not self._keeps_ledger and _is_of_batch(delivery):
+                _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
+                await put_off(delivery, whole_seconds(PUT_OFF))
+                return None
             if not (early := _too_early(delivery)):
                 return delivery
             await put_off(delivery, early)
@@ -337,6 +347,14 @@ class StorageQueueBackend:
     def probes(self) -> AsyncIterator[Finding]:
         """Try out the service."""
         return StorageProbes(wire=self._wire).run()
+
+
+def _is_of_batch(delivery: StorageDelivery) -> bool:
+    """Return whether a ledger keeps its task."""
+    try:
+        return bool(ledger_of(delivery.task))
+    except MalformedTask:
+        return False
 
 
 def _too_early(delivery: StorageDelivery) -> int:

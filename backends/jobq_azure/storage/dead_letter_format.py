@@ -7,7 +7,9 @@ from typing import Any, Final, TypeVar
 from jobq.backend import DeadLetter
 from jobq.errors import MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
+from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
+from jobq_azure.common.letter_ledger import ledger_in
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_messages import Message
@@ -26,6 +28,7 @@ class DeadLetterRecord:
         epoch, generation: of the task that died.
         origin: the service's id of the message as which it was pushed; empty where nobody wrote that down.
         messages: the newest one first, and those that it makes superfluous.
+        ledger: the book in which its task is kept; empty = in none.
     """
 
     letter: DeadLetter
@@ -34,6 +37,7 @@ class DeadLetterRecord:
     generation: int
     origin: str
     messages: tuple[Message, ...]
+    ledger: str = ""
 
     def redriven(self, envelope: Envelope, epoch: int) -> list[tuple[bytes, MessageNotes]]:
         """Return what may be put back, best first; the next where one is too large.
@@ -52,7 +56,9 @@ class DeadLetterRecord:
             return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, MessageNotes())]
         fresh = _of_epoch(task.redriven(deliveries=self.letter.deliveries), epoch)
         bare = _of_epoch(task.redriven(deliveries=0), epoch)
-        return [(fresh.encode(), beside), (bare.encode(), MessageNotes()), (envelope.body, MessageNotes())]
+        whole = [(fresh.encode(), beside), (bare.encode(), MessageNotes())]
+        # A ledger knows what is put back by its epoch: as it was it would be taken for a message left over.
+        return whole if self.ledger else [*whole, (envelope.body, MessageNotes())]
 
     def redriven_task(self, envelope: Envelope, epoch: int) -> Task:
         """Return the task that is put back in a blob; raises MalformedTask."""
@@ -124,6 +130,7 @@ def _read(message: Message) -> DeadLetterRecord:
         return min(max(0, field(name, usual)), most)
 
     epoch, generation = _numbers_in(envelope)
+    ledger = field("ledger", "") or ledger_in(content.body)
     letter = DeadLetter(
         id=field("id", "") or id_in(envelope) or message.id,
         reason=field("reason", "unknown"),
@@ -131,11 +138,11 @@ def _read(message: Message) -> DeadLetterRecord:
         body=content.body,
         deliveries=count("deliveries"),
         died=field("died", float(message.inserted)),  # of another program's: when it was written
+        batch=ledger if ledger and not ledger.startswith(AT_ITS_END) else None,
     )
     origin = field("origin", "")
-    return DeadLetterRecord(
-        letter, content, count("epoch", epoch, MAX_EPOCH), count("generation", generation), origin, (message,)
-    )
+    numbers = count("epoch", epoch, MAX_EPOCH), count("generation", generation)
+    return DeadLetterRecord(letter, content, *numbers, origin, (message,), ledger)
 
 
 def _numbers_in(envelope: Envelope) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_ledger import LetterLedger, ledger_of, not_kept
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
@@ -52,6 +53,9 @@ class StorageDeadLetters:
         payloads: its blobs.
         main: requests to the queue itself, for redrives.
         main_payloads: the queue's own blobs.
+
+    Attributes:
+        ledger: keeps the tasks of batches; None = nothing of those is put back or deleted.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class StorageDeadLetters:
         self._payloads = payloads
         self._main = main
         self._main_payloads = main_payloads
+        self.ledger: LetterLedger | None = None
 
     async def create(self) -> None:
         """Make the queue."""
@@ -110,6 +115,9 @@ class StorageDeadLetters:
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
+        with contextlib.suppress(MalformedTask):
+            if book := ledger_of(given_up.task):
+                story["ledger"] = book
         beside = MessageNotes(checkpoint=given_up.checkpoint_value, dead=story)
         try:
             await self._write(envelope, beside)
@@ -194,18 +202,31 @@ class StorageDeadLetters:
         envelope = await self._opened(record)
         if envelope.fault is not None:
             raise envelope.fault
+        if record.ledger and self.ledger is None:
+            raise not_kept(record.letter.id)
         epoch = record.epoch + 1
         # A fence, and the epoch of this attempt: another reader may have the letter by now, and after a crash the next
         # attempt must send a higher one (S3, S4).
         newest = held[record.messages[0].id]
         receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS, record.raised(epoch))
         held[newest.id] = replace(newest, receipt=receipt)
+        if not await self._is_to_be_sent(record, epoch):
+            return
         try:
             await self._send_fitting(record, envelope, epoch)
         except NoAnswer as error:
             await asyncio.sleep(EPOCH_SECONDS)  # what is sent when this is repeated has another epoch (S3)
             what = f"{error}; {record.letter.id} may or may not be back in the queue, and is still a dead letter"
             raise PushUnknown(what, [record.letter.id]) from None
+        if self.ledger is not None and record.ledger:
+            with contextlib.suppress(JobqError):  # whoever claims it notes as much
+                await self.ledger.redriven(record.ledger, record.letter.id, epoch)
+
+    async def _is_to_be_sent(self, record: DeadLetterRecord, epoch: int) -> bool:
+        """Return whether a letter goes back: not one left behind, whose task is back or has ended, by its batch."""
+        if self.ledger is None or not record.ledger:
+            return True
+        return await self.ledger.redriving(record.ledger, record.letter.id, epoch)
 
     async def _send_fitting(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> None:
         contents = [MessageContent(body, beside) for body, beside in record.redriven(envelope, epoch)]
@@ -224,11 +245,21 @@ class StorageDeadLetters:
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
-        purged = await self._each(ids, self._delete)
+        purged = await self._each(ids, self._purge)
         with contextlib.suppress(JobqError, NoAnswer):  # they are gone all the same: somebody else's purge sweeps
             if await self._wire.count() == 0:  # the service's count is never too low
                 await self._payloads.sweep()
         return purged
+
+    async def _purge(self, record: DeadLetterRecord, held: dict[str, Message]) -> None:
+        if record.ledger:
+            if self.ledger is None:
+                raise not_kept(record.letter.id)
+            newest = held[record.messages[0].id]  # another reader may have the letter by now, to put it back
+            receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS)
+            held[newest.id] = replace(newest, receipt=receipt)
+            await self.ledger.purging(record.ledger, record.letter.id)
+        await self._delete(record, held)
 
     async def _each(
         self, ids: Sequence[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]]

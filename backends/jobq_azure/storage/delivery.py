@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import JobqError, LockLost, MalformedTask
+from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.request_chain import Chain
@@ -73,6 +74,17 @@ class StorageDelivery(BaseDelivery):
         self._on_their_way = on_their_way
         with suppress(MalformedTask):
             self.id = self.task.id
+
+    @property
+    def message_origin(self) -> str:
+        """The service's id of the message as which its task was pushed; what was put back has it, too."""
+        return self._envelope.content.beside.origin or self._message_id
+
+    @property
+    def message_fencing(self) -> FencingNumber:
+        """As `fencing`, with the epoch that the message says itself; raises MalformedTask."""
+        task = self._envelope.task()
+        return FencingNumber(task.epoch, task.generation, self.deliveries)
 
     def _decoded(self) -> Task:
         """Return the task, in the epoch of when the service took its message, or later.
@@ -137,6 +149,13 @@ class StorageDelivery(BaseDelivery):
         await self._dead.bury(self, self._envelope, self._message_id, reason, description)
         await self._wire.delete(self._message_id, self._receipt)
         self._deleted()
+
+    async def bury_unfenced(self, reason: str, description: str) -> None:
+        """Write a dead letter though the message is another's, or was deleted: for a task that is dead by its ledger.
+
+        Whoever has the message may write one, too: both are of one message, and are one for readers.
+        """
+        await self._chain(lambda: self._dead.bury(self, self._envelope, self._message_id, reason, description))
 
     async def _requeue_in_blob(self, task: Task, content: MessageContent, seconds: int) -> None:
         """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""

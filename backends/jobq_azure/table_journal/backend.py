@@ -97,7 +97,7 @@ class JournaledQueue:
             self._pushed = PushedTasks()
             self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._apart, self._count_dead)
             self._tending = Tending(self._wire, self._cancel_requests, self._pushed)
-            self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart)
+            self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart, self._swept)
             if self._keeps_checkpoints:
                 self._checkpoints = Checkpoints(self._wire, self.writer)
             stack.push_async_callback(self._leave)
@@ -121,6 +121,9 @@ class JournaledQueue:
         known = self._inner.capabilities
         window = known.dedup_window if known.deduplicates else None
         return 0 if window is None else int(window.total_seconds() * rows.MICROSECONDS)
+
+    async def _swept(self) -> None:
+        """See to what else is to be looked at now and then; there is nothing."""
 
     async def prepare(self) -> None:
         """As the queue does it."""
@@ -207,10 +210,13 @@ class JournaledQueue:
         seen_to.append(inner)
         # It must not start from nothing, which would forget what was acknowledged (S9).
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
+        self._put_off_later(inner, since)
+        return None
+
+    def _put_off_later(self, inner: Delivery, since: float) -> None:
         putting = asyncio.ensure_future(self._put_off(inner, since))
         self._on_their_way.add(putting)  # not waited for: the leases of others run
         putting.add_done_callback(self._on_their_way.discard)
-        return None
 
     async def _put_off(self, inner: Delivery, since: float) -> None:
         try:

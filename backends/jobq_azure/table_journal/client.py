@@ -37,6 +37,7 @@ _JSON: Final = "application/json;odata=nometadata"
 _ETAGS: Final = "application/json;odata=fullmetadata"
 _VERSION: Final = "2019-02-02"
 _STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
+_ETAG: Final = re.compile(rb"^ETag: *(\S.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 Row = dict[str, Any]
 
 
@@ -45,6 +46,7 @@ class Verb(StrEnum):
 
     REPLACE = "replace"  # whether or not it is there
     INSERT = "insert"  # refused when it is there
+    MERGE = "merge"  # the values that are given, and no others; refused when it is not there
     DELETE = "delete"  # refused when it is not there
 
 
@@ -135,6 +137,7 @@ class TableWire:
         limit: int = PAGE_ROWS,
         after: Mapping[str, str] | None = None,
         etags: bool = False,
+        behind: str = "",
     ) -> tuple[list[Row], Mapping[str, str] | None]:
         """Return rows of a range in the order of their keys, and what goes on behind them; None = that was all.
 
@@ -147,8 +150,12 @@ class TableWire:
             limit: how many at most.
             after: what the look before has returned.
             etags: with the `odata.etag` of each, by which it is written or deleted only as it was read.
+            behind: the first partition behind those that are looked at, one after the other; empty = that one alone.
         """
-        range_ = f"PartitionKey eq '{partition}' and RowKey ge '{first}' and RowKey lt '{end}'"
+        whose = f"PartitionKey eq '{partition}'"
+        if behind:
+            whose = f"PartitionKey ge '{partition}' and PartitionKey lt '{behind}'"
+        range_ = f"{whose} and RowKey ge '{first}' and RowKey lt '{end}'"
         query = {"$filter": f"{range_} and {where}" if where else range_, "$top": str(min(limit, PAGE_ROWS))}
         if select:
             query["$select"] = f"PartitionKey,RowKey,Timestamp,{select}"
@@ -186,8 +193,8 @@ class TableWire:
         found = self._rows(answer)
         return found[0] if found else None
 
-    async def write(self, partition: str, writes: Sequence[Write]) -> None:
-        """Write rows of one partition, all or none, MOST_ROWS and 4 MiB at most.
+    async def write(self, partition: str, writes: Sequence[Write]) -> list[str]:
+        """Write rows of one partition, all or none, MOST_ROWS and 4 MiB at most; return the etag of each, or "".
 
         Raises:
             WriteRefused: one of them was; nothing was written.
@@ -202,7 +209,8 @@ class TableWire:
             raise refusal(answer.status, answer.code, self.place)
         statuses = [int(found) for found in _STATUS.findall(answer.body)]
         if len(statuses) == len(writes) and all(200 <= status < 300 for status in statuses):  # noqa: PLR2004 - success
-            return
+            found = (_ETAG.search(part) for part in _STATUS.split(answer.body)[2::2])
+            return ["" if each is None else each[1].decode() for each in found]
         failed = next((status for status in statuses if status >= HTTPStatus.BAD_REQUEST), None)
         if failed is None:
             raise NoAnswer(f"{self.place}: the answer cannot be read")
@@ -216,6 +224,7 @@ class TableWire:
             method, target, match = {
                 Verb.REPLACE: ("PUT", url + key, write.etag),
                 Verb.INSERT: ("POST", url, ""),
+                Verb.MERGE: ("MERGE", url + key, write.etag or "*"),
                 Verb.DELETE: ("DELETE", url + key, write.etag or "*"),
             }[write.verb]
             head = (

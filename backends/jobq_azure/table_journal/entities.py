@@ -204,6 +204,16 @@ def shown_body(task: Task | None) -> bytes:
     return b"" if task is None else shown(task, _MOST_BODY_BYTES)  # a row of more would cost more than it is worth
 
 
+def batch_of(task: Task | None) -> dict[str, str]:
+    """Return what a row says of the batch of a task; nothing of one that is of none."""
+    return {"Batch": task.batch} if task is not None and task.batch is not None else {}
+
+
+def batch_in(row: Row) -> str | None:
+    """Return the batch that a row names."""
+    return str(row["Batch"]) if row.get("Batch") else None
+
+
 def moment(created: float | None) -> str:
     """Return when a task was created as it stands in the key of a checkpoint; empty for one that does not say."""
     return f"{created:.6f}" if created else ""
@@ -263,6 +273,7 @@ def live_record(row: Row, now: float, *, cancel_requested: bool) -> TaskRecord:
         beat=Beat.decode(beat.decode()) if beat and is_leased else None,
         checkpoint=checkpoint.decode() if "Checkpoint0" in row else None,
         cancel_requested=cancel_requested,
+        batch=batch_in(row),
     )
 
 
@@ -278,13 +289,14 @@ def ended_record(row: Row) -> TaskRecord:
         reason=str(row["Reason"]) if "Reason" in row else None,
         description=description or None,
         last=attempt,
+        batch=batch_in(row),
     )
 
 
 def done_record(row: Row) -> TaskRecord:
     """Return where a task is that has ended, and of whose last attempt nothing else is known."""
     state, number = FINAL[str(row["Then"])], fencing_in(row["Fencing"]).delivery
-    return TaskRecord(id=id_of(row), state=state, attempt=number, at=float(row["At"]))
+    return TaskRecord(id=id_of(row), state=state, attempt=number, at=float(row["At"]), batch=batch_in(row))
 
 
 def decoded(row: Row) -> Attempt:

@@ -18,6 +18,10 @@ _NEEDS: Final = (
 )
 
 
+class TableMissing(ConfigurationError):
+    """There is no table yet; `create` makes it."""
+
+
 class WriteRefused(Exception):
     """One write of a transaction was refused, and so none was made.
 
@@ -48,7 +52,7 @@ def refusal(status: int, code: str, place: "TablePlace", body: bytes = b"") -> E
         body: the answer to a transaction; empty = it was none.
     """
     if code == "TableNotFound" or (status == HTTPStatus.NOT_FOUND and not body):
-        return ConfigurationError(
+        return TableMissing(
             f"{place}: there is no such table for the journal (JOBQ_JOURNAL); make it with: jobq {place.spec} create"
         )
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:

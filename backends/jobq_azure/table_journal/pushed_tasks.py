@@ -42,7 +42,7 @@ class PushedTasks:
         ids = [IdOfLife.of(task.id, rows.birth(task.created)) for task in tasks]
         for id_, task in zip(ids, tasks, strict=True):
             state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY
-            record = TaskRecord(id=id_, state=state, attempt=0, at=task.not_before or now)
+            record = TaskRecord(id=id_, state=state, attempt=0, at=task.not_before or now, batch=task.batch)
             self.forget(id_, id_.birth)  # it becomes the latest
             self._tasks[id_, id_.birth] = Pushed(record)
             self._latest[id_] = id_.birth

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from jobq.formats import task_ids
 from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, TaskState
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, meant
@@ -117,12 +118,15 @@ class TableJournal:
         return [each for each in found if rows.birth_in(each) == life]
 
     async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
-        """List what is leased, or was; of a batch nothing is, for this queue keeps none."""
-        return [] if batch is not None else await answered(self._running(limit))
+        """List what is leased, or was."""
+        if batch is not None and not task_ids.BATCH.fullmatch(batch):
+            return []
+        return await answered(self._running(limit, "" if batch is None else f" and Batch eq '{batch}'"))
 
-    async def _running(self, limit: int) -> list[TaskRecord]:
+    async def _running(self, limit: int, of_batch: str) -> list[TaskRecord]:
         first, end = rows.below("l")
-        found = await self._wire.all(self._queue, first, end, where="State eq 'running'", most=_MOST_LIVE)
+        where = f"State eq 'running'{of_batch}"
+        found = await self._wire.all(self._queue, first, end, where=where, most=_MOST_LIVE)
         records = await self._verified(found)
         leased = [each for each in records if each.state in (TaskState.RUNNING, TaskState.EXPIRED)]
         leased.sort(key=lambda record: record.leased_at or 0.0)

@@ -109,6 +109,17 @@ class Notebook:
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
         self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
 
+    def canceled(self, task_id: str, birth: int, fencing: FencingNumber) -> None:
+        """Record that a task ended without being run again, since its batch was canceled.
+
+        Args:
+            task_id: its id.
+            birth: of its life.
+            fencing: of its last attempt.
+        """
+        values = {"State": rows.DONE, "At": time.time(), "Then": "canceled"}
+        self._record_where(rows.live(task_id, birth), fencing, values, is_last=False)
+
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
@@ -187,7 +198,13 @@ class Notebook:
         if after is not None:
             self.waits(held, after)
             return
-        values = {"State": rows.DONE, "At": attempt.ended, "Then": attempt.then, **_origin(held)}
+        values = {
+            "State": rows.DONE,
+            "At": attempt.ended,
+            "Then": attempt.then,
+            **_origin(held),
+            **rows.batch_of(held.task),
+        }
         self._record_where(rows.live(held.id, held.birth), held.fencing, values)
         if request is not None and request.birth is not None:  # of what had the id others may be meant, too
             self.forget([{"RowKey": request.row, "odata.etag": request.etag}], rows.cancel_requests_of(self._queue))
@@ -240,7 +257,9 @@ class Notebook:
         reason: str | None = None,
         description: str = "",
     ) -> list[Note]:
-        values: dict[str, Any] = {"Then": attempt.then, "Outcome": str(attempt.outcome)}
+        values: dict[str, Any] = {
+            "Then": attempt.then, "Outcome": str(attempt.outcome), **rows.batch_of(held.task)
+        }  # fmt: skip
         rows.put(values, "Record", attempt.encode().encode())
         if reason is not None:
             values["Reason"] = reason[:100]
@@ -273,7 +292,7 @@ def _is_later(row: Row, fencing: FencingNumber) -> bool:
 def _waiting(task: Task | None, due: float) -> dict[str, Any]:
     values: dict[str, Any] = {"State": "ready", "At": float(due), "Due": float(due)}
     rows.put(values, "Body", rows.shown_body(task))
-    return values
+    return values | rows.batch_of(task)
 
 
 def _origin(held: Held) -> dict[str, str]:
@@ -291,6 +310,7 @@ def _running(held: Held) -> dict[str, Any] | None:
         "LeaseLeft": float(left),
         "Holder": this_holder(),
         **_origin(held),
+        **rows.batch_of(held.task),
     }
     rows.put(values, "Body", rows.shown_body(held.task))
     if held.beat is not None:

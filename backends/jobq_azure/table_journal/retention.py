@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,15 +42,24 @@ class Sweep:
         notebook: deletes.
         keep: for how long what has ended is kept.
         apart: returns within how many microseconds the queue drops repetitions.
+        also: sees to what is not the journal's, after each sweep.
     """
 
-    def __init__(self, wire: TableWire, notebook: Notebook, keep: timedelta, apart: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        wire: TableWire,
+        notebook: Notebook,
+        keep: timedelta,
+        apart: Callable[[], int],
+        also: Callable[[], Awaitable[None]],
+    ) -> None:
         self._wire = wire
         self._queue = wire.place.queue
         self._lookup = Lookup(wire)
         self._notebook = notebook
         self._keep_seconds = keep.total_seconds()
         self._apart = apart
+        self._also = also
         self._loop: asyncio.Task[None] | None = None
         self._behind: dict[str, Mapping[str, str] | None] = {}  # by what is looked at one by one: where to go on
 
@@ -69,6 +78,7 @@ class Sweep:
         while True:
             try:
                 await self.once()
+                await self._also()
             except (JobqError, NoAnswer, LookupError, ValueError, TypeError) as error:  # its rows may be anybody's
                 _log.debug("the journal of %s is not swept: %s", self._wire.place.spec, error)
             await asyncio.sleep(_EVERY_SECONDS * random.uniform(1 - _SPREAD, 1 + _SPREAD))  # noqa: S311 - no secret

@@ -115,7 +115,8 @@ class SignatureCheck:
         """Return why a task is not run that was made of a message: something else was verified, or its key may not."""
         if self.mode == "off" or (self.mode == "warn" and verified is None):  # why is logged
             return None
-        if verified is None and task.work is None and task.call == notify.CALL:  # as for `allowed.refusal`
+        is_signed = task.work is not None and task.work.signatures
+        if verified is None and not is_signed and task.call == notify.CALL:  # as for `allowed.refusal`
             return None
         if verified is None or task.work is None or task.work.text != verified.work.text:
             return self._if_it_counts(task.id, Refused("nobody has signed it", Reason.UNSIGNED))
@@ -149,7 +150,8 @@ class SignatureCheck:
                 return None
             text, signatures = envelope(fields) if fields.get("version") == VERSION else ("", ())
             if not signatures:  # our own code needs none
-                return None if fields.get("call") == notify.CALL else Refused("nobody has signed it", Reason.UNSIGNED)
+                call = (work_in(text)[1] if text else fields).get("call")
+                return None if call == notify.CALL else Refused("nobody has signed it", Reason.UNSIGNED)
         except MalformedTask:
             return None  # what decodes it says what is wrong
         try:

@@ -77,7 +77,7 @@ async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
     assert {each.id for each in found} >= {"jobq.then.s7.1", "jobq.then.s7.1.1"}
 
 
-@case("batches")
+@case("batches", "deduplicates")
 async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
     """By whatever it is, waiting or ended: what is to be run then is there under another id, once, as it was signed."""
     same, other, done = "jobq.then.s7.1", "jobq.then.s7:1.1", "jobq.notify.s7.1"
@@ -101,6 +101,32 @@ async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
     assert [found[id_].command for id_ in sorted(found)[1:]] == ["python merge.py"] * 3
     assert not {same, other, done} & found.keys()
     assert [(each.id, each.work.text) for each in found.values() if each.work] == [(sorted(found)[2], text)]
+    for verb in (_of(bench).seal, _of(bench).find):
+        await verb("s7")
+    await bench.nothing()
+
+
+@case("batches", "knows_batch_ids")
+async def an_id_that_another_task_has_keeps_nothing_from_its_end(bench: Bench) -> None:
+    """Where a queue knows ids within its batches alone, no id is taken: what is run then is there, once, as signed."""
+    named, done = "jobq.then.s7.1", "jobq.notify.s7.1"
+    await bench.backend.push([task(id=done), task(id=named, command="python merge.py")])
+    await (await bench.take_id(done)).settle(Complete(DONE))
+    text = '{"id": "jobq.then.s7:1", "command": "python merge.py"}'
+    work, fields = work_in(text, (Signature("someone", b"signature"),))
+    signed = Task.new(**{**fields, "created": None}, work=work).encode().decode()
+    await _of(bench).begin("s7", Plan(then=(*_THEN.then, signed), notify=("https://host/a",)))
+    await bench.pushed(batch="s7")
+    held = await bench.take_all(2)
+    await _of(bench).seal("s7")
+    for delivery in held:
+        if delivery.id != named:
+            await delivery.settle(Complete(DONE))
+    await _finished(bench, "s7")
+    found = await bench.take_all(3)
+    assert sorted(each.id for each in found) == [done, named, "jobq.then.s7:1.1"]
+    signed_texts = [each.task.work.text for each in found if each.task.work and each.task.work.signatures]
+    assert signed_texts == [text]
     for verb in (_of(bench).seal, _of(bench).find):
         await verb("s7")
     await bench.nothing()
@@ -198,7 +224,7 @@ async def a_sealed_batch_takes_no_new_task_and_knows_its_own(bench: Bench) -> No
 
 @case("batches")
 async def a_batch_that_nobody_began_takes_nothing(bench: Bench) -> None:
-    """A typo is no new batch; nor is an id that another batch has the same task."""
+    """A typo is no new batch."""
     with raises(BatchNotFound):
         await bench.backend.push([task(), task(batch="s7")])
     await bench.counts()
@@ -210,13 +236,36 @@ async def a_batch_that_nobody_began_takes_nothing(bench: Bench) -> None:
         await batches.members("s7", "", 10)
     await batches.begin("s7", Plan())
     await batches.begin("s8", Plan())
+    assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
+    assert [each.name for each in await batches.list("s7", 10)] == ["s8"]
+    assert [each.name for each in await batches.list("", 1)] == ["s7"]
+
+
+@case("batches", "deduplicates")
+async def an_id_of_another_batch_is_no_task_of_this_one(bench: Bench) -> None:
+    """Nor of none: the same id is one task of the queue (S8)."""
+    await _of(bench).begin("s7", Plan())
+    await _of(bench).begin("s8", Plan())
     (mine,) = await bench.pushed(batch="s7")
     for other in ({"batch": "s8"}, {"batch": None}):
         with raises(DuplicateTask):
             await bench.backend.push([mine.copied(other)])
-    assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
-    assert [each.name for each in await batches.list("s7", 10)] == ["s8"]
-    assert [each.name for each in await batches.list("", 1)] == ["s7"]
+
+
+@case("batches")
+async def an_id_of_a_batch_is_one_task_of_it(bench: Bench) -> None:
+    """Pushed again it is known, while it waits and once it has ended; with another payload it is refused (S8)."""
+    await _of(bench).begin("s7", Plan())
+    (first, second) = await bench.pushed(2, batch="s7")
+    await bench.backend.push([second, first])
+    await (await bench.take_id(first.id)).settle(Complete(DONE))
+    await bench.backend.push([first, second])
+    await (await bench.take()).settle(MoveToDeadLetters("failures", "by the suite"))
+    await bench.backend.push([first, second])
+    with raises(DuplicateTask):
+        await bench.backend.push([task(batch="s7"), first.copied({"command": "false"})])
+    await bench.nothing()
+    assert await _counts(bench, "s7") == counts_of({"succeeded": 1, "dead": 1})
 
 
 @case("batches")
@@ -285,6 +334,7 @@ async def canceled_it_ends_what_waits_and_asks_what_runs(bench: Bench) -> None:
     assert canceled.is_canceled
     assert await _counts(bench, "s7") == counts_of({"running": 1, "canceled": 3})
     await _stays(bench, "s7", BatchState.SEALED)
+    await _asked(bench)
     assert (await running.renew(bench.lease)).cancel
     await running.settle(Requeue(running.task.counters.raised(preemptions=1), timedelta(0)))
     ended = await _finished(bench, "s7")
@@ -310,6 +360,7 @@ async def what_is_put_back_while_a_batch_is_canceled_is_canceled_too(bench: Benc
     assert (found.round, found.is_canceled, dict(found.counts)) == (
         1, True, counts_of({"running": 1, "dead": 1, "canceled": 1})
     )  # fmt: skip
+    await _asked(bench)
     assert (await running.renew(bench.lease)).cancel
     await running.settle(Complete(DONE))
     assert (await _finished(bench, "s7")).is_canceled
@@ -405,6 +456,7 @@ async def a_task_says_its_batch_wherever_it_is(bench: Bench) -> None:
     assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
     journal = backend.journal if isinstance(backend, KeepsJournal) else None
     if journal is not None:
+        await _asked(bench)
         found = {each.id: each.batch for each in await journal.find([other.id, done, dead, runs, waits])}
         assert found == {other.id: None, **dict.fromkeys((done, dead, runs, waits), "s7")}, found
         assert {each.id: each.batch for each in await journal.running(10)} == {other.id: None, runs: "s7"}
@@ -457,6 +509,12 @@ def _of(bench: Bench) -> Batches:
 
 async def _counts(bench: Bench, name: str) -> dict[str, int]:
     return dict((await batches_of(await bench.handle()).find(name)).counts)
+
+
+async def _asked(bench: Bench) -> None:
+    """Wait until what is written beside the queue is there, and what runs has looked at it (`journal_lags`)."""
+    if bench.capabilities.journal_lags:
+        await bench.clock.advance(bench.lease.total_seconds() / 4 + 0.5)  # as often as it is renewed
 
 
 async def _stays(bench: Bench, name: str, state: BatchState) -> None:

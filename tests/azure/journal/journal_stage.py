@@ -14,9 +14,10 @@ from jobq_azure.table_journal.backend import JournaledQueue
 from tests.azure.stage import Stage
 
 
-async def journaled(stage: Stage, **settings: Any) -> JournaledQueue:
-    """Return the queue of a stage with a journal, entered; left with the stage."""
-    given = Settings(connection_string=stage.signed, journal="tables", **settings)
+async def journaled(stage: Stage, *, behind: bool = False, **settings: Any) -> JournaledQueue:
+    """Return the queue of a stage with a journal, entered, through the proxies or behind them; left with the stage."""
+    signed = stage.azurite.connection_string if behind else stage.signed
+    given = Settings(connection_string=signed, journal="tables", **settings)
     found = resolve(stage.spec, given)
     assert isinstance(found, JournaledQueue)
     await stage.stack.enter_async_context(found)

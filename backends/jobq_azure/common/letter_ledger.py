@@ -1,0 +1,52 @@
+"""What a queue's dead letters ask of a ledger, where tasks of batches are kept in one (`jobq_azure.ledger`)."""
+
+from datetime import timedelta
+from typing import Final, Protocol
+
+from jobq.errors import ConfigurationError, MalformedTask
+from jobq.task import Task
+
+NEEDED: Final = (
+    "is of a batch, which is kept in a table that this process does not use: set JOBQ_JOURNAL=tables for whoever pushes"
+    " and works"
+)
+PUT_OFF: Final = timedelta(seconds=30)  # a task that cannot be had without the ledger, or whose ledger is away
+
+
+class LetterLedger(Protocol):
+    """Is told of each dead letter of a task of a batch, or of the end of one, before something is done with it.
+
+    Each verb takes the book in which the task is kept, and its id. Raises JobqError: nothing is to be done now.
+    """
+
+    async def redriving(self, book: str, task_id: str, epoch: int) -> bool:
+        """Note that it is being put back as of this epoch; return whether to send it, else its letter is left over."""
+        ...
+
+    async def redriven(self, book: str, task_id: str, epoch: int) -> None:
+        """Note that it has been sent."""
+        ...
+
+    async def purging(self, book: str, task_id: str) -> None:
+        """Note that it is being deleted."""
+        ...
+
+
+def ledger_of(task: Task) -> str:
+    """Return the book in which a task is kept; empty = in none."""
+    return (task.work.ledger if task.work is not None else None) or ""
+
+
+def ledger_in(body: bytes) -> str:
+    """Return the book in which the task of a message is kept; empty = in none, or it is no task."""
+    if b'"ledger"' not in body:
+        return ""
+    try:
+        return ledger_of(Task.decode(body))
+    except MalformedTask:
+        return ""
+
+
+def not_kept(task_id: str) -> ConfigurationError:
+    """Return what to say of a dead letter whose ledger is not at hand."""
+    return ConfigurationError(f"dead letter {task_id} {NEEDED}, and for you")

@@ -1,0 +1,200 @@
+"""The protocol's face of the batches that a ledger keeps."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from jobq.batch_plan import Plan
+from jobq.batches import Batch, Member, RoundNotice, check_too_late, checked_name, findable_name
+from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound
+from jobq_azure.ledger import heads
+from jobq_azure.ledger.counting import Counting
+from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry, id_in
+from jobq_azure.ledger.finishing import Finishing
+from jobq_azure.ledger.heads import Head, Heads, plan_values
+from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.ledger.retention import LedgerRetention
+from jobq_azure.ledger.walk import LedgerWalk
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import Row, Verb, Write
+from jobq_azure.table_journal.errors import TableMissing, WriteRefused
+from jobq_azure.table_journal.lookup import for_each
+
+_PUSH_SECONDS: Final = 600.0
+_IN_FLIGHT_SECONDS: Final = 2.0  # for which a seal waits for pushes that came before it
+_PAUSE_SECONDS: Final = 0.1
+_COUNTED_AT_ONCE: Final = 8
+_SHOWN: Final = 3
+
+
+class LedgerBatches:
+    """The batches of one queue.
+
+    Args:
+        ledger: of the queue.
+        batches: their heads.
+        walk: over their tasks.
+        counting: of them.
+        finishing: of them.
+        retention: of them.
+
+    Attributes:
+        push_seconds: after which a push that has not said that its tasks are queued is taken for dead by a seal.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        batches: Heads,
+        walk: LedgerWalk,
+        counting: Counting,
+        finishing: Finishing,
+        retention: LedgerRetention,
+    ) -> None:
+        self._ledger = ledger
+        self._heads = batches
+        self._walk = walk
+        self._counting = counting
+        self._finishing = finishing
+        self._retention = retention
+        self.push_seconds = _PUSH_SECONDS
+
+    async def begin(self, name: str, plan: Plan) -> Batch:
+        """Open one, or say more of it."""
+        plan.checked(checked_name(name))
+
+        def more(head: Head) -> dict[str, object] | None:
+            check_too_late(name, head.shown_state, plan, head.plan)
+            said = head.plan.with_later(plan) if head.state == heads.OPEN else head.plan
+            return None if said == head.plan else plan_values(said)
+
+        try:
+            while (head := await self._heads.get(name, forgetting=True)) is None or head.state == heads.FORGETTING:
+                if head is not None:
+                    await self._retention.forget(head)
+                new = {"State": heads.OPEN, "Round": 1, "Created": self._ledger.wire.now(), **plan_values(plan)}
+                await self._heads.insert(name, new)
+            head = await self._heads.change(name, more)
+        except TableMissing as error:  # whoever makes a missing queue makes it, too
+            raise QueueNotFound(str(error)) from None
+        return await self._seen(head)
+
+    async def seal(self, name: str) -> Batch:
+        """Let it take no more tasks; refused while a push to it is not known to be over."""
+        await self._heads.found(findable_name(name))
+        self._refuse(name, await self._pushing(name))
+        head = await self._sealed(name)
+        until = time.monotonic() + _IN_FLIGHT_SECONDS
+        while left := await self._pushing(name):  # pushed while it was being sealed
+            if time.monotonic() >= until:
+                await self._heads.change(name, _opened_again)
+                self._refuse(name, left)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return await self._ended(head)
+
+    async def _pushing(self, name: str) -> list[tuple[str, Row]]:
+        """Return tasks whose push is not over; what is known to be queued, and what nobody waits for, is none."""
+        found = await self._walk.pushing(name)
+        left = await for_each(found, lambda each: self._is_pushing(name, *each))
+        return [each for each, is_left in zip(found, left, strict=True) if is_left]
+
+    async def _is_pushing(self, name: str, partition: str, row: Row) -> bool:
+        id_ = id_in(row)
+        is_old = rows.age(row, self._ledger.wire.now()) > self.push_seconds
+        is_new = False
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            nonlocal is_new
+            is_new = entry is not None and entry.state == WAITING and entry.fencing == NEVER_HELD
+            # It was never acknowledged: should its message come, it is completed unrun.
+            revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
+            return revoked if is_new and is_old else None
+
+        await self._ledger.change(name, id_, decide)
+        if is_new and not is_old:
+            return True
+        with suppress(WriteRefused):  # its push has done it meanwhile
+            await self._ledger.wire.write(partition, [Write(Verb.DELETE, row["RowKey"], {}, str(row["odata.etag"]))])
+        return False
+
+    def _refuse(self, name: str, left: Sequence[tuple[str, Row]]) -> None:
+        if left:
+            ids = ", ".join(id_in(row) for _, row in left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
+            raise BackendUnavailable(
+                f"batch {name!r} is not sealed: {len(left)} tasks of it ({ids}) are being pushed, or their push died;"
+                " let it end, or run it again with the same ids. In"
+                f" {self.push_seconds / 60:.0f} minutes a seal takes it for dead, and nothing of these tasks is run"
+            )
+
+    async def _sealed(self, name: str, **more: object) -> Head:
+        def decide(head: Head) -> dict[str, object] | None:
+            if head.state == heads.OPEN:
+                return {"State": heads.SEALED, "Sealed": self._ledger.wire.now(), **more}
+            is_news = head.state == heads.SEALED and any(head.row.get(key) != value for key, value in more.items())
+            return {**more} if is_news else None
+
+        return await self._heads.change(name, decide)
+
+    async def reopen(self, name: str) -> Batch:
+        """Let it take tasks again."""
+        findable_name(name)
+
+        def decide(head: Head) -> dict[str, object] | None:
+            if head.state == heads.FINISHING or (head.state == heads.OPEN and not head.is_canceled):
+                return None
+            is_next = head.state == heads.FINISHED
+            opened = {"State": heads.OPEN, "Sealed": 0.0, "Finished": 0.0, "Canceled": False}
+            return {**opened, "Round": head.round + is_next}
+
+        while (head := await self._heads.change(name, decide)).state == heads.FINISHING:
+            await self._finishing.ended(head)
+        return await self._seen(head)
+
+    async def cancel(self, name: str) -> Batch:
+        """Seal it, end what waits, and ask what runs to end."""
+        return await self._ended(await self._sealed(findable_name(name), Canceled=True))
+
+    async def _ended(self, head: Head) -> Batch:
+        await self._finishing.finish(head.name)
+        return await self._seen(await self._heads.found(head.name))
+
+    async def find(self, name: str) -> Batch:
+        """Return it, counted, with its rate; finish it where it has ended, and this user may write."""
+        head = await self._heads.found(findable_name(name))
+        if head.state in (heads.SEALED, heads.FINISHING):
+            with suppress(AccessDenied):  # who may only look leaves it to others
+                await self._finishing.finish(name)
+            head = await self._heads.found(name)
+        return await self._seen(head, with_rate=True)
+
+    async def _seen(self, head: Head, *, with_rate: bool = False) -> Batch:
+        since = max((each.finished for each in head.rounds), default=0.0)
+        found = await self._counting.counted(head.name, since)
+        return head.seen(found.counts, found.rate if with_rate else None)
+
+    async def notice(self, name: str, number: int) -> RoundNotice:
+        """Return what is to be told of the end of a round."""
+        head = await self._heads.found(findable_name(name))
+        return RoundNotice.of(name, number, head.plan, head.rounds)
+
+    async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
+        """Return some, by name; each is counted, which takes a request or more."""
+        found = await self._heads.list(after, limit, where=f"State ne '{heads.FINISHED}'" if unfinished else "")
+        turn = asyncio.Semaphore(_COUNTED_AT_ONCE)
+
+        async def seen(head: Head) -> Batch:
+            async with turn:
+                return await self._seen(head)
+
+        return await asyncio.gather(*map(seen, found))
+
+    async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
+        """Return some of its tasks, by id."""
+        await self._heads.found(findable_name(name))
+        return await self._counting.members(name, after, limit, state)
+
+
+def _opened_again(head: Head) -> dict[str, object] | None:
+    return {"State": heads.OPEN, "Sealed": 0.0} if head.state == heads.SEALED and not head.is_canceled else None

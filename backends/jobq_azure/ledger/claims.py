@@ -1,0 +1,203 @@
+"""A delivery of a task of a batch: claimed in the ledger before it starts, ended there before it is settled.
+
+The message says who it is: the one as which it was first pushed (`origin`), and by epoch and generation which step of
+it. A push or a redrive that was repeated leaves two messages of a task; the first to be claimed is the task, any other
+is superfluous.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from jobq.errors import ConfigurationError, LockLost
+from jobq.fencing import FencingNumber
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.ledger import entries
+from jobq_azure.ledger.entries import DEAD, ENDED, RUNNING, WAITING, LedgerEntry
+from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import Verb, Write
+from jobq_azure.table_journal.errors import WriteRefused
+from jobq_azure.table_journal.lookup import answered
+
+_MOST_DESCRIPTION: Final = 8192
+
+
+class Standing(StrEnum):
+    """What the ledger says to a delivery."""
+
+    HELD = "held"  # it is claimed, and may start
+    SUPERFLUOUS = "superfluous"  # its task has ended, or is another message: to be completed unrun
+    DEAD = "dead"  # its task is dead, and its way to the dead letters was cut off: to be moved there
+    STALE = "stale"  # a later delivery has claimed it: to be left alone
+    UNKNOWN = "unknown"  # no ledger knows of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandedMessage:
+    """A message of a task that a ledger keeps, handed out.
+
+    Attributes:
+        book: in which its task is kept.
+        id: of its task.
+        birth: of its life.
+        origin: what all copies of the message have in common, and no other message.
+        fencing: the epoch and the generation that stand in it, and which delivery this is.
+        lease_seconds: how long it was leased for.
+    """
+
+    book: str
+    id: str
+    birth: int
+    origin: str
+    fencing: FencingNumber
+    lease_seconds: float
+
+
+class LedgerHold:
+    """A task that was claimed for a delivery.
+
+    Args:
+        ledger: says so.
+        message: for which.
+        entry: as it was written.
+    """
+
+    def __init__(self, ledger: Ledger, message: HandedMessage, entry: LedgerEntry) -> None:
+        self._ledger = ledger
+        self._message = message
+        self._entry: LedgerEntry | None = entry
+
+    @property
+    def is_to_end(self) -> bool:
+        """Whether its batch was canceled, as far as is known here."""
+        return self._entry is not None and self._entry.is_to_end
+
+    async def end(self, then: str, *, reason: str = "", description: str = "") -> None:
+        """Record how the task has ended; repeating it is safe.
+
+        Raises:
+            LockLost: it is another's, or has ended in another way.
+            BackendUnavailable: nobody knows; it may be repeated.
+        """
+        values: dict[str, Any] = {"State": ENDED, "Then": then, "At": time.time()}
+        if then == DEAD:
+            values["Reason"] = reason[:100]
+            rows.put(values, "Description", description[-_MOST_DESCRIPTION:].encode(errors="replace"))
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            own = self._own(entry)
+            if own.state == ENDED and own.then == then:
+                return None
+            if own.state == ENDED:
+                raise LockLost(f"task {self._message.id} has ended already: it is {own.then}")
+            return EntryChange(values, opens=False)
+
+        await self._change(decide)
+
+    async def put_back(self, due: float) -> bool:
+        """Record that the task waits again; return False where it is to end instead, for its batch was canceled.
+
+        Args:
+            due: wall time in seconds before which it is not handed out.
+
+        Raises:
+            LockLost, BackendUnavailable: as of `end`.
+        """
+        is_to_end = False
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            nonlocal is_to_end
+            own = self._own(entry)
+            is_to_end = own.is_to_end
+            if own.state == ENDED:
+                raise LockLost(f"task {self._message.id} has ended already: it is {own.then}")
+            return None if is_to_end else EntryChange({"State": WAITING, "At": time.time(), "Due": float(due)})
+
+        await self._change(decide)
+        return not is_to_end
+
+    async def is_dead(self) -> bool:
+        """Return whether the task is dead since this delivery, and has not been put back or deleted."""
+        entry = await answered(self._ledger.find(self._message.book, self._message.id))
+        is_own = entry is not None and entry.fencing == self._message.fencing and entry.origin == self._message.origin
+        return is_own and entry is not None and entry.state == ENDED and entry.then == DEAD
+
+    def _own(self, entry: LedgerEntry | None) -> LedgerEntry:
+        if entry is None or entry.fencing != self._message.fencing or entry.origin != self._message.origin:
+            raise LockLost(f"task {self._message.id} is another delivery's by now, as its batch has it")
+        return entry
+
+    async def _change(self, decide: Any) -> None:
+        known, self._entry = self._entry, None  # of an answer that is lost nobody knows what it has changed
+        self._entry = await self._ledger.change(self._message.book, self._message.id, decide, known)
+
+
+async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, LedgerHold | LedgerEntry | None]:
+    """Claim a task for a delivery, where it is its turn.
+
+    Returns:
+        What the ledger says; and the hold, or what it says of a task that is dead.
+
+    Raises:
+        BackendUnavailable: nobody knows; it must not start.
+    """
+    standing = Standing.UNKNOWN
+    values: dict[str, Any] = {
+        "State": RUNNING,
+        "Fencing": rows.order(message.fencing),
+        "Origin": message.origin,
+        "Born": str(message.birth),
+        "Lease": float(message.lease_seconds),
+        "At": time.time(),
+    }
+
+    def decide(entry: LedgerEntry | None) -> EntryChange | None:
+        nonlocal standing
+        standing = standing_of(message, entry)
+        if standing is not Standing.HELD or entry is None:
+            return None
+        is_claimed = entry.state == RUNNING and entry.fencing == message.fencing  # by this very call
+        return None if is_claimed and entry.origin == message.origin else EntryChange(values, claims=True)
+
+    if message.fencing[1:] == (0, 1) and (etag := await _claimed_unread(ledger, message, values)):
+        row = {"RowKey": entries.key("m", message.id), **values, "odata.etag": etag}
+        return Standing.HELD, LedgerHold(ledger, message, LedgerEntry(row))
+    entry = await ledger.change(message.book, message.id, decide)
+    if standing is Standing.HELD and entry is not None:
+        return standing, LedgerHold(ledger, message, entry)
+    return standing, entry
+
+
+async def _claimed_unread(ledger: Ledger, message: HandedMessage, values: Mapping[str, Any]) -> str:
+    """Claim a task that nobody has claimed yet, in one request; return the etag, or "": it has to be read first.
+
+    What was claimed, or put back, has a row `s!TASK`; what has ended has no `u!TASK`: then nothing is written.
+    """
+    writes = [
+        Write(Verb.MERGE, entries.key("m", message.id), values),
+        Write(Verb.INSERT, entries.key("s", message.id), {}),
+        Write(Verb.MERGE, entries.key("u", message.id), {}),
+    ]
+    try:
+        return (await ledger.wire.write(ledger.partition(message.book, message.id), writes))[0]
+    except WriteRefused as refused:
+        if not refused.is_conflict:
+            raise ConfigurationError(str(refused)) from None
+    except NoAnswer:
+        pass  # as it says then
+    return ""
+
+
+def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
+    """Return what an entry says to a delivery."""
+    if entry is None:
+        return Standing.UNKNOWN
+    is_same = entry.origin in ("", message.origin)
+    if not is_same or message.fencing[:2] < entry.fencing[:2]:
+        return Standing.SUPERFLUOUS
+    if entry.state == ENDED:
+        return Standing.DEAD if entry.then == DEAD else Standing.SUPERFLUOUS
+    return Standing.STALE if message.fencing < entry.fencing else Standing.HELD

@@ -1,0 +1,172 @@
+"""The end of a batch: found out by whoever ends its tasks, or waits for it; what is to be run then is queued once.
+
+Nothing is counted beside the tasks: a batch has ended when it is sealed and no row says that a task has not. Its head
+is read before that is looked for, and changed as it was read: so whoever puts a task back meanwhile, and touches the
+head after that, is not passed over. It is `finishing` then, with its round and its counts; what is to be run is queued
+as tasks of the ledger, under ids that follow from the round; and then it has finished. Whoever dies in between leaves
+it to the next one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from jobq.batches import COUNTED, rounds_with
+from jobq.clock import SystemClock
+from jobq.errors import BackendUnavailable, BatchNotFound, JobqError
+from jobq.formats.wire_v3 import AT_ITS_END
+from jobq.task import Task
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.ledger import heads
+from jobq_azure.ledger.counting import Counting
+from jobq_azure.ledger.heads import Head, Heads
+from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.ledger.walk import LedgerWalk
+from jobq_azure.table_journal import entities as rows
+
+_EVERY_SECONDS: Final = 5.0  # a look at a batch, by each worker that has ended tasks of it
+_MOST_LOOKED_AT: Final = 100  # batches that a worker's start looks at
+_TRIES: Final = 3
+_START_SECONDS: Final = 10.0  # for that; who comes next goes on
+_CLOCK: Final = SystemClock()
+_log: Final = logging.getLogger(__name__)
+Push = Callable[[Sequence[tuple[str, Task]]], Awaitable[object]]
+
+
+class Finishing:
+    """Finishes the batches of one queue.
+
+    Args:
+        ledger: of the queue.
+        batches: of the queue.
+        walk: over their tasks.
+        counting: of them.
+        push: queues tasks of the ledger, each with the book in which it is kept.
+    """
+
+    def __init__(self, ledger: Ledger, batches: Heads, walk: LedgerWalk, counting: Counting, push: Push) -> None:
+        self._ledger = ledger
+        self._heads = batches
+        self._walk = walk
+        self._counting = counting
+        self._push = push
+        self._looked: dict[str, float] = {}  # when, by name
+        self._due: set[str] = set()  # batches of which something has ended since
+        self._some = asyncio.Event()
+        self._left_at: dict[str, int] = {}  # the partition in which something was left
+        self._loop: asyncio.Task[None] | None = None
+
+    def has_ended(self, name: str) -> None:
+        """Note that a task of a batch has ended: it is looked at within some seconds, or when the queue is empty."""
+        self._due.add(name)
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._look_for_ever(), name="ends of batches")
+        self._some.set()
+
+    async def aclose(self) -> None:
+        """Look no more, but once at what has ended since the last look."""
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.wait({self._loop})
+        await self.drained()
+
+    async def start(self) -> None:
+        """Look at batches that were left to the next one: sealed, and whoever ended their last task died."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._start()
+        except (JobqError, NoAnswer, TimeoutError) as error:
+            _log.debug("the batches of %s are not looked at: %s", self._ledger.wire.place.spec, error)
+
+    async def _start(self) -> None:
+        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
+        for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
+            await self.finish(head.name)
+
+    async def drained(self) -> bool:
+        """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
+
+        For some seconds: a table that is away holds nobody up, and what is left is looked at later.
+        """
+        has_finished = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EVERY_SECONDS):
+                for name in list(self._due):
+                    has_finished = await self._tried(name) or has_finished
+        return has_finished
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            while self._due:
+                now = _CLOCK.boottime()
+                for name in [name for name in self._due if self._looked.get(name, 0.0) + _EVERY_SECONDS <= now]:
+                    await self._tried(name)
+                await asyncio.sleep(_EVERY_SECONDS / 5)
+
+    async def _tried(self, name: str) -> bool:
+        """Finish a batch if it can be; what fails is tried again when the next task of it ends, or at the next look."""
+        self._due.discard(name)
+        try:
+            return await self.finish(name)
+        except BatchNotFound:
+            return False
+        except asyncio.CancelledError:
+            self._due.add(name)
+            raise
+        except (JobqError, NoAnswer) as error:
+            self._due.add(name)
+            _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)
+            return False
+
+    async def finish(self, name: str) -> bool:
+        """Finish a batch if it has ended, and go on with a cancel; return whether it has finished by this.
+
+        Raises:
+            BatchNotFound: as it says.
+            JobqError: as the verbs of a backend; it may be repeated.
+        """
+        self._looked[name] = _CLOCK.boottime()
+        for _ in range(_TRIES):
+            head = await self._heads.found(name)
+            if head.state == heads.SEALED:
+                if head.is_canceled:
+                    await self._walk.cancel(name)
+                left = await self._walk.is_left(name, self._left_at.get(name, 0))
+                if left is not None:
+                    self._left_at[name] = left
+                    return False
+                begun = await self._begun(head)
+                if begun is None:  # somebody else has, or has put something back
+                    continue
+                head = begun
+            return head.state == heads.FINISHING and (await self.ended(head)).state == heads.FINISHED
+        return False
+
+    async def _begun(self, head: Head) -> Head | None:
+        """Note that a batch has ended, with its counts; None = it has changed since it was read."""
+        counts = (await self._counting.counted(head.name)).counts
+        now = self._ledger.wire.now()
+        values: dict[str, object] = {"State": heads.FINISHING, "Finished": now}
+        whole = {name: counts.get(name, 0) for name in COUNTED}
+        rows.put(values, "Rounds", rounds_with(head.rounds_text, head.round, now, whole).encode())
+        try:
+            return await self._heads.replace(head, values)
+        except NoAnswer as error:
+            raise BackendUnavailable(str(error)) from None
+
+    async def ended(self, head: Head) -> Head:
+        """Go on with the end of a batch that is `finishing`, and return it as it is then; others as they are."""
+        if head.state != heads.FINISHING:
+            return head
+        tasks = head.plan.tasks(head.name, head.round)
+        await self._push([(f"{AT_ITS_END}{head.name}", task) for task in tasks])
+
+        def decide(now: Head) -> dict[str, object] | None:
+            is_same = now.state == heads.FINISHING and now.round == head.round
+            return {"State": heads.FINISHED} if is_same else None
+
+        return await self._heads.change(head.name, decide)

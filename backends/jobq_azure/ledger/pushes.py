@@ -1,0 +1,255 @@
+"""A push of tasks of batches: entered in the ledger, then queued, then known to be queued.
+
+What is entered and not known to be queued has a row `p!TASK`. A push that died is repeated with the same ids: what has
+such a row is sent once more, the rest is known. So a message may be there twice, and its task is run once (`claims`).
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from jobq.batches import BatchState, missing, sealed
+from jobq.errors import BackendUnavailable, DuplicateTask, JobqError
+from jobq.task import Task, new_id
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.ledger import entries, heads
+from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry, batch_of
+from jobq_azure.ledger.heads import Head, Heads
+from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.client import MOST_ROWS, Row, Verb, Write
+from jobq_azure.table_journal.errors import WriteRefused
+from jobq_azure.table_journal.lookup import answered
+
+_ROWS_OF_ONE: Final = 3
+_AT_ONCE: Final = 8
+_TRIES: Final = 4
+_MARK_PAUSES: Final = (0.2, 0.5, 1.0)
+
+
+class LedgerPush:
+    """One push.
+
+    Args:
+        ledger: of the queue.
+        batches: of the queue.
+        books: in which each task is to be kept, and the task.
+    """
+
+    def __init__(self, ledger: Ledger, batches: Heads, books: Sequence[tuple[str, Task]]) -> None:
+        self._ledger = ledger
+        self._heads = batches
+        self._name = new_id()
+        self._tasks: dict[str, dict[str, Task]] = {}  # by partition, by id
+        self._books: dict[str, str] = {}  # by partition
+        self._entered: dict[tuple[str, str], str] = {}  # by partition and id: its etag; "" = not known
+        self._unmarked: set[tuple[str, str]] = set()  # likewise: those whose push is not known to be over
+        self._unsent: set[tuple[str, str]] = set()  # likewise: those to be queued
+        for book, task in books:
+            partition = ledger.partition(book, task.id)
+            known = self._tasks.setdefault(partition, {}).setdefault(task.id, task)
+            self._books[partition] = book
+            if known.fingerprint() != task.fingerprint():
+                raise _duplicate(task.id)
+
+    async def enter(self) -> list[Task]:
+        """Enter the tasks, and return those that are to be queued, as they go into messages.
+
+        Raises:
+            BatchNotFound, BatchSealed, DuplicateTask: nothing was entered.
+            BackendUnavailable: some may be entered; a repetition with the same ids goes on with them.
+        """
+        found = {name: await self._heads.get(name) for name in self._names()}
+        if gone := [name for name, head in found.items() if head is None]:
+            raise missing(gone[0])
+        is_open = {name: head is not None and head.state == heads.OPEN for name, head in found.items()}
+        try:
+            await _each(list(self._tasks), lambda partition: self._enter_into(partition, is_open))
+            for name in self._names() if self._entered else ():
+                # Again: a seal that came meanwhile has perhaps not seen them (`sealing`).
+                _check_open(name, await self._heads.get(name))
+        except JobqError:
+            await self.take_back()
+            raise
+        return [
+            task.in_ledger(self._books[partition])
+            for partition, tasks in self._tasks.items()
+            for id_, task in tasks.items()
+            if (partition, id_) in self._unsent
+        ]
+
+    def _names(self) -> list[str]:
+        return sorted({name for book in self._books.values() if (name := batch_of(book)) is not None})
+
+    async def _enter_into(self, partition: str, is_open: dict[str, bool]) -> None:
+        tasks = list(self._tasks[partition].values())
+        name = batch_of(self._books[partition])
+        if name is not None and not is_open[name]:
+            if await self._without_known(partition, tasks):
+                raise sealed(name, BatchState.SEALED)
+            return
+        most = MOST_ROWS // _ROWS_OF_ONE
+        for start in range(0, len(tasks), most):
+            await self._enter_some(partition, tasks[start : start + most])
+
+    async def _enter_some(self, partition: str, tasks: list[Task]) -> None:
+        lost = ""
+        for _ in range(_TRIES):
+            if not tasks:
+                return
+            writes = [write for task in tasks for write in self._writes(task)]
+            try:
+                etags = await self._ledger.wire.write(partition, writes)
+            except WriteRefused as refused:
+                if not refused.is_conflict:
+                    raise BackendUnavailable(str(refused)) from None
+            except NoAnswer as error:
+                lost = str(error)
+            else:
+                self._note(partition, {task.id: etag for task, etag in zip(tasks, etags[::_ROWS_OF_ONE], strict=True)})
+                return
+            tasks = await self._without_known(partition, tasks)
+        raise BackendUnavailable(lost or f"{self._ledger.wire.place}: these tasks are pushed by others, too")
+
+    def _note(self, partition: str, etags: dict[str, str]) -> None:
+        for id_, etag in etags.items():
+            self._entered[partition, id_] = etag
+            self._unmarked.add((partition, id_))
+            self._unsent.add((partition, id_))
+
+    def _writes(self, task: Task) -> list[Write]:
+        now = time.time()
+        values: dict[str, Any] = {
+            "State": WAITING,
+            "Fencing": rows.order(NEVER_HELD),
+            "Born": str(rows.birth(task.created)),
+            "At": now,
+            "Due": float(task.not_before or now),
+            "Work": task.fingerprint().hex(),
+            "Push": self._name,
+        }
+        rows.put(values, "Params", json.dumps(task.params).encode() if task.params else b"")
+        return [
+            Write(Verb.INSERT, entries.key("m", task.id), values),
+            Write(Verb.INSERT, entries.key("u", task.id), {}),
+            Write(Verb.INSERT, entries.key("p", task.id), {}),
+        ]
+
+    async def _without_known(self, partition: str, tasks: Sequence[Task]) -> list[Task]:
+        """Return those that are not entered; of the others note which are to be queued."""
+        ids = [task.id for task in tasks]
+        known, pushing = await answered(
+            _both(self._ledger.among(partition, ids), self._ledger.among(partition, ids, "p"))
+        )
+        for task in tasks:
+            if (row := known.get(task.id)) is None:
+                continue
+            entry, place = LedgerEntry(row), (partition, task.id)
+            if entry.fingerprint != task.fingerprint().hex():
+                raise _duplicate(task.id)
+            if entry.push == self._name:  # the answer was lost
+                self._note(partition, {task.id: entry.etag})
+            elif task.id in pushing:  # by a push that died, or goes on
+                self._unmarked.add(place)
+                if entry.state == WAITING and entry.fencing == NEVER_HELD:  # else its message is there
+                    self._unsent.add(place)
+        return [task for task in tasks if task.id not in known]
+
+    async def take_back(self) -> None:
+        """Take back what this push has entered, none of which is queued; what cannot be, a repetition goes on with."""
+
+        async def of(place: tuple[str, str]) -> None:
+            partition, id_ = place
+            keys = (entries.key(kind, id_) for kind in "mup")
+            first, *rest = (Write(Verb.DELETE, key, {}) for key in keys)
+            own = Write(Verb.DELETE, first.row, {}, self._entered[place])
+            try:
+                await self._ledger.wire.write(partition, [own, *rest])
+            except (WriteRefused, NoAnswer, JobqError):
+                return
+
+        await _each(list(self._entered), of)
+        self._entered.clear()
+        self._unmarked.clear()
+
+    async def mark(self) -> None:
+        """Note that all of them are queued.
+
+        Raises:
+            BackendUnavailable: that is not noted; a repetition with the same ids is.
+        """
+        left = {partition: set[str]() for partition, _ in self._unmarked}
+        for partition, id_ in self._unmarked:
+            left[partition].add(id_)
+
+        async def of(partition: str) -> None:
+            ids = sorted(left[partition])
+            for start in range(0, len(ids), MOST_ROWS):
+                await self._mark_some(partition, ids[start : start + MOST_ROWS])
+
+        await _each(list(left), of)
+
+    async def _mark_some(self, partition: str, ids: list[str]) -> None:
+        lost: Exception | None = None
+        for pause in (*_MARK_PAUSES, 0.0):
+            try:
+                if ids:
+                    await self._ledger.wire.write(
+                        partition, [Write(Verb.DELETE, entries.key("p", id_), {}) for id_ in ids]
+                    )
+                return
+            except WriteRefused as refused:
+                if not refused.is_conflict:
+                    raise BackendUnavailable(str(refused)) from None
+            except (NoAnswer, BackendUnavailable) as error:
+                lost = error
+                await asyncio.sleep(pause)
+            try:
+                ids = await self._still_marked(partition, ids)
+            except NoAnswer as error:
+                lost = error
+        raise BackendUnavailable(str(lost or f"{self._ledger.wire.place}: these tasks are pushed by others, too"))
+
+    async def _still_marked(self, partition: str, ids: list[str]) -> list[str]:
+        """Return those whose push is not known to be over; raises BackendUnavailable where one was revoked."""
+        there = await self._ledger.among(partition, ids, "p")
+        if noted := [id_ for id_ in ids if id_ not in there]:
+            found: dict[str, Row] = await self._ledger.among(partition, noted)
+            if any(LedgerEntry(row).state == ENDED and LedgerEntry(row).then == REVOKED for row in found.values()):
+                raise BackendUnavailable(
+                    "this push took so long that a seal of its batch has taken it for dead: nothing of it is run; push"
+                    " it again, under other ids"
+                )
+        return [id_ for id_ in ids if id_ in there]
+
+
+def _check_open(name: str, head: Head | None) -> None:
+    if head is None:
+        raise missing(name)
+    if head.state != heads.OPEN:
+        raise sealed(name, head.shown_state)
+
+
+def _duplicate(id_: str) -> DuplicateTask:
+    return DuplicateTask(f"the id {id_} is that of another task of this batch; nothing of this push was added")
+
+
+async def _both(first: Awaitable[Any], second: Awaitable[Any]) -> tuple[Any, Any]:
+    one, other = await asyncio.gather(first, second)
+    return one, other
+
+
+async def _each(items: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:
+    """Do something with each, some at once, all of them to their end; raise what the first one raises."""
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: Any) -> None:
+        async with turn:
+            await do(item)
+
+    ended = await asyncio.gather(*map(one, items), return_exceptions=True)
+    for error in ended:
+        if isinstance(error, BaseException):
+            raise error

@@ -1,0 +1,280 @@
+"""An Azure queue whose journal in a table also keeps batches: their tasks are in its ledger before they are queued.
+
+That is the reverse of what the journal does, and holds for tasks of batches alone: a table that is away puts off their
+starts, and leaves their ends to the lease. All other tasks go the way of `table_journal.backend`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, Protocol, Self, runtime_checkable
+
+from jobq.backend import Backend, Capabilities, Delivery
+from jobq.clock import SystemClock
+from jobq.errors import JobqError, MalformedTask, PushUnknown, QueueNotFound
+from jobq.fencing import FencingNumber
+from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.task import Task
+from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_ledger import LetterLedger, ledger_of
+from jobq_azure.ledger.batches import LedgerBatches
+from jobq_azure.ledger.claims import HandedMessage, LedgerHold, Standing, claim
+from jobq_azure.ledger.counting import Counting
+from jobq_azure.ledger.delivery import LedgerDelivery
+from jobq_azure.ledger.entries import LedgerEntry, batch_of
+from jobq_azure.ledger.finishing import Finishing
+from jobq_azure.ledger.heads import Heads
+from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.ledger.pushes import LedgerPush
+from jobq_azure.ledger.redrives import Redrives
+from jobq_azure.ledger.retention import LedgerRetention
+from jobq_azure.ledger.walk import LedgerWalk
+from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.backend import ANSWER_SECONDS, JournaledQueue, JournaledStorageQueue
+from jobq_azure.table_journal.delivery import JournaledDelivery
+from jobq_azure.table_journal.errors import TableMissing
+from jobq_azure.table_journal.location import TablePlace
+
+_CLAIM_SHARE: Final = 1 / 3  # of a lease
+_TAKE_BACK_SECONDS: Final = 4.0
+_NOT_THERE: Final = (
+    "it says that it is of the batch {}, of which nothing is known: it was forgotten, or the table of the ledger was"
+    " deleted; it was not run"
+)
+_LEFT_OVER_SECONDS: Final = 5.0  # a receive goes on so long past what was left over
+_CLOCK: Final = SystemClock()
+_NOW: Final = timedelta(0)
+_log: Final = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class KeptInLedger(Protocol):
+    """A delivery whose message says which one it is."""
+
+    @property
+    def message_origin(self) -> str:
+        """What all copies of the message have in common, and no other message."""
+        ...
+
+    @property
+    def message_fencing(self) -> FencingNumber:
+        """The epoch and the generation that stand in it, and which delivery this is; raises MalformedTask."""
+        ...
+
+
+class HandsOutBatches(Protocol):
+    """A queue that hands out tasks of batches to who keeps their ledger."""
+
+    def keep_ledger(self, ledger: LetterLedger) -> None:
+        """Hand out tasks of batches, too."""
+        ...
+
+
+class LedgerQueue(JournaledQueue):
+    """A queue, its journal, and the ledger of its batches.
+
+    Args:
+        inner: as of a `JournaledQueue`; also hands out tasks of batches.
+        place: of the table.
+        keep: for how long what has ended is kept.
+    """
+
+    def __init__(self, inner: Backend, place: TablePlace, keep: timedelta) -> None:
+        super().__init__(inner, place, keep)
+        self._holds: dict[int, LedgerHold] = {}  # of deliveries that are being opened
+        self._turned = 0  # messages that are done with unrun
+        self._ledger = Ledger(self._wire)
+        self._heads = Heads(self._wire)
+        self._retention = LedgerRetention(self._ledger, self._heads, keep.total_seconds())
+        self._walk: LedgerWalk
+        self._finishing: Finishing
+        self._batches: LedgerBatches
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the queue and its journal; and batches."""
+        return replace(super().capabilities, batches=True, knows_batch_ids=True)
+
+    @property
+    def batches(self) -> LedgerBatches:
+        """The batches."""
+        return self._batches
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        counting = Counting(self._ledger, self._journal.find)
+        self._walk = LedgerWalk(self._ledger, self._notebook, self._cancel_requests)
+        self._finishing = Finishing(self._ledger, self._heads, self._walk, counting, self._push_kept)
+        self._batches = LedgerBatches(
+            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention
+        )  # fmt: skip
+        self._hand_out(Redrives(self._ledger, self._heads, self._finishing))
+        return self
+
+    def _hand_out(self, ledger: LetterLedger) -> None:
+        inner: Any = self._inner
+        inner.keep_ledger(ledger)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            await self._finishing.aclose()
+        finally:
+            await super().__aexit__(*exc_info)
+
+    async def prepare(self) -> None:
+        """As the queue does it; and finish batches whose last task was ended by who died then."""
+        await super().prepare()
+        await self._finishing.start()
+
+    async def _swept(self) -> None:
+        await self._finishing.start()
+        await self._retention.once()
+
+    async def push(self, tasks: Sequence[Task]) -> list[str]:
+        """Add the tasks; those of batches are in the ledger before."""
+        kept = [(task.batch, task) for task in tasks if task.batch is not None]
+        if not kept:
+            return await super().push([_of_none(task) for task in tasks])
+        try:
+            ids = await self._push_kept(kept, [_of_none(task) for task in tasks if task.batch is None])
+        except TableMissing as error:  # whoever makes a missing queue makes it, too
+            raise QueueNotFound(str(error)) from None
+        return [ids.get(task.id, task.id) for task in tasks]
+
+    async def _push_kept(self, kept: Sequence[tuple[str, Task]], others: Sequence[Task] = ()) -> dict[str, str]:
+        """Add tasks of the ledger, each with the book in which it is kept, and others; return the ids of what is new.
+
+        Raises:
+            PushUnknown: as `push`; a repetition queues nothing of the ledger twice.
+        """
+        entering = LedgerPush(self._ledger, self._heads, kept)
+        queued = await entering.enter()
+        ids: list[str] = []
+        try:
+            if queued or others:
+                ids = await super().push([*others, *queued])
+        except PushUnknown:
+            raise
+        except JobqError:  # surely nothing was added
+            await entering.take_back()
+            raise
+        except asyncio.CancelledError:  # likewise: else it would be PushUnknown
+            taking_back = asyncio.ensure_future(entering.take_back())
+            await asyncio.wait({taking_back}, timeout=_TAKE_BACK_SECONDS)
+            raise
+        try:
+            await entering.mark()
+        except JobqError as error:
+            raise PushUnknown(f"these tasks are queued, but their batch does not know yet: {error}", ids) from None
+        return {str(id_): id_ for id_ in ids}
+
+    async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        """Lease tasks; where none waits, look first whether a batch has ended, at whose end some are queued."""
+        found = await super().receive(max_tasks, lease, wait)
+        if not found and await self._finishing.drained():
+            return await super().receive(max_tasks, lease, _NOW)
+        return found
+
+    async def _receive(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta
+    ) -> list[JournaledDelivery] | None:
+        """As without a ledger; behind messages that were left over, and are done with, it is looked at once."""
+        until = _CLOCK.boottime() + _LEFT_OVER_SECONDS
+        while True:
+            before = self._turned
+            found = await super()._receive(max_tasks, lease, wait)
+            if found is not None or self._turned == before or _CLOCK.boottime() >= until:
+                return found
+
+    async def _opened(
+        self, inner: Delivery, since: float, seen_to: list[Delivery]
+    ) -> tuple[Delivery, str | None] | None:
+        """As without a ledger; what that keeps is claimed first."""
+        book = ""
+        with suppress(MalformedTask):
+            book = ledger_of(inner.task)
+        if not book:
+            return await super()._opened(inner, since, seen_to)
+        hold = await self._claimed(inner, book, since, seen_to)
+        if hold is None:
+            return None
+        self._holds[id(inner)] = hold
+        return await super()._opened(inner, since, seen_to)
+
+    async def _claimed(self, inner: Delivery, book: str, since: float, seen_to: list[Delivery]) -> LedgerHold | None:
+        """Claim a task; None = it is not to be run, or not now, and among what is seen to."""
+        assert isinstance(inner, KeptInLedger)
+        seconds = inner.lease.total_seconds()
+        try:
+            message = HandedMessage(
+                book=book,
+                id=inner.id,
+                birth=rows.birth(inner.task.created),
+                origin=inner.message_origin,
+                fencing=inner.message_fencing,
+                lease_seconds=seconds,
+            )
+            async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
+                standing, found = await claim(self._ledger, message)
+        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
+            seen_to.append(inner)
+            why = str(error) or "no answer in time"
+            _log.warning("%s: task %s is put off, for its batch cannot be asked: %s", self.name, inner.id, why)
+            self._put_off_later(inner, since)
+            return None
+        if isinstance(found, LedgerHold):
+            return found
+        seen_to.append(inner)
+        await self._turned_away(inner, standing, found, batch_of(book) or book[1:])
+        return None
+
+    async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, name: str) -> None:
+        """See to a delivery that is not to be run; it comes again where that fails."""
+        try:
+            if standing is Standing.SUPERFLUOUS:
+                await inner.settle(Complete())
+                _log.info("%s: a message of task %s was left over, and is done with", self.name, inner.id)
+            elif standing is Standing.DEAD and entry is not None:
+                await inner.settle(MoveToDeadLetters(entry.reason, entry.description))
+                _log.info("%s: task %s is dead, and is among the dead letters now", self.name, inner.id)
+            elif standing is Standing.UNKNOWN:
+                await inner.settle(MoveToDeadLetters("unknown", _NOT_THERE.format(name)))
+                _log.warning("%s: task %s is a dead letter: %s", self.name, inner.id, _NOT_THERE.format(name))
+        except JobqError as error:
+            _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
+        else:
+            self._turned += standing is not Standing.STALE
+
+    def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
+        hold = self._holds.pop(id(inner), None)
+        if hold is None:
+            return super()._delivery(inner, since, checkpoint)
+        name = batch_of(ledger_of(inner.task))
+
+        def ended() -> None:
+            if name is not None:
+                self._finishing.has_ended(name)
+
+        return LedgerDelivery(
+            inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint, hold=hold, on_ended=ended
+        )
+
+    async def clear(self) -> int:
+        """Delete what waits; of batches it is gone."""
+        count = await super().clear()
+        with suppress(TableMissing):
+            await self._walk.clear(running=self.capabilities.clears_leased)
+            await self._finishing.start()
+        return count
+
+
+class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
+    """The same of a queue that keeps named leases, and can be paused."""
+
+
+def _of_none(task: Task) -> Task:
+    """Return a task of no batch, as it is pushed: in no ledger, should it come from one."""
+    return task if not ledger_of(task) else task.copied({"work": task.work and replace(task.work, ledger=None)})

@@ -1,0 +1,122 @@
+"""What is put back from the dead letters, and what is deleted there, of tasks of batches: first in the ledger.
+
+A batch that has finished is sealed again, in its next round, before its task has not ended any more; and its head is
+changed once more after that, so that nobody who has looked before finishes it.
+"""
+
+import time
+from typing import Final
+
+from jobq.errors import ConfigurationError
+from jobq.fencing import FencingNumber
+from jobq_azure.ledger import heads
+from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, WAITING, LedgerEntry, batch_of
+from jobq_azure.ledger.finishing import Finishing
+from jobq_azure.ledger.heads import Head, Heads
+from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.table_journal import entities as rows
+
+_UNKNOWN: Final = (
+    "dead letter {} is of the batch {}, of which nothing is known any more; `dead show` shows its command, which can be"
+    " pushed anew, and `dead purge` deletes it"
+)
+
+
+class Redrives:
+    """Of one queue; what its dead letters ask before they put one back, or delete one.
+
+    Args:
+        ledger: of the queue.
+        batches: of the queue.
+        finishing: of those.
+    """
+
+    def __init__(self, ledger: Ledger, batches: Heads, finishing: Finishing) -> None:
+        self._ledger = ledger
+        self._heads = batches
+        self._finishing = finishing
+
+    async def redriving(self, book: str, task_id: str, epoch: int) -> bool:
+        """Note that a dead letter is being put back; return whether its message is to be sent, else it is superfluous.
+
+        Args:
+            book: in which its task is kept.
+            task_id: its id.
+            epoch: as which it is put back: more than any before.
+
+        Raises:
+            ConfigurationError: nothing is known of it.
+            BackendUnavailable: it may be repeated.
+        """
+        name = batch_of(book)
+        head = None if name is None else await self._reopened(name)
+        is_canceled = head is not None and head.is_canceled
+        is_sent = False
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            nonlocal is_sent
+            is_sent = False
+            if entry is None:
+                raise ConfigurationError(_UNKNOWN.format(task_id, name or book[1:]))
+            if not (entry.is_dead or (entry.state == ENDED and entry.then == GONE)):
+                return None  # it is back already, or has been, and ended: the letter was left behind
+            if is_canceled:
+                return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
+            is_sent = True
+            number = rows.order(FencingNumber(epoch, 0, 0))
+            if entry.state == REDRIVING and entry.row["Fencing"] == number:
+                return None
+            back = {"State": REDRIVING, "Then": "", "Fencing": number, "Origin": "", "Cancel": False, "At": time.time()}
+            return EntryChange(back, opens=True)
+
+        await self._ledger.change(book, task_id, decide)
+        if name is not None and is_sent:
+            await self._reopened(name, touch=True)
+        elif name is not None:
+            self._finishing.has_ended(name)
+        return is_sent
+
+    async def redriven(self, book: str, task_id: str, epoch: int) -> None:
+        """Note that the message of a dead letter that was put back is sent, unless it is claimed by now."""
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            is_same = entry is not None and entry.state == REDRIVING and entry.fencing.epoch == epoch
+            return EntryChange({"State": WAITING, "Due": time.time()}) if is_same else None
+
+        await self._ledger.change(book, task_id, decide)
+
+    async def purging(self, book: str, task_id: str) -> None:
+        """Note that a dead letter is being deleted: its task is gone."""
+
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            is_dead = entry is not None and entry.is_dead
+            return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
+
+        await self._ledger.change(book, task_id, decide)
+        if (name := batch_of(book)) is not None:
+            self._finishing.has_ended(name)
+
+    async def _reopened(self, name: str, *, touch: bool = False) -> Head | None:
+        """Let a batch that has finished go on in its next round; None = there is none.
+
+        Args:
+            name: of it.
+            touch: whether its head is changed in any case: who has read it before finishes nothing.
+        """
+        if await self._heads.get(name) is None:
+            return None
+        while True:
+            head = await self._heads.change(name, lambda head: _next_round(head) or _touched(touch=touch))
+            if head.state != heads.FINISHING:
+                return head
+            await self._finishing.ended(head)  # it has finished, in a moment
+
+
+def _next_round(head: Head) -> dict[str, object] | None:
+    if head.state != heads.FINISHED:
+        return None
+    return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0}
+
+
+def _touched(*, touch: bool) -> dict[str, object] | None:
+    return {"Touched": time.time()} if touch else None

@@ -1,0 +1,217 @@
+"""Cuts a process off at the n-th request that it sends of a ledger or a queue: before it, or once it is done."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from jobq.batch_plan import Plan
+from jobq.batches import BatchState, counts_of
+from jobq.errors import AllPutBack, BackendUnavailable, JobqError
+from jobq.settlement import Complete
+from jobq.task import Task
+from jobq.testing.harness import DONE
+from jobq.testing.http_proxy import ProxiedRequest, Strike
+from jobq_azure.ledger.queue import LedgerQueue
+from tests.azure.emulator import Azurite
+from tests.azure.journal.journal_stage import journaled
+from tests.azure.stage import Stage, staged
+
+LEASE: Final = timedelta(seconds=2)
+_SOON: Final = timedelta(seconds=1)
+_SECONDS: Final = 40.0
+_AT_ONCE: Final = 8
+NAME: Final = "s7"
+PLAN: Final = Plan(
+    then=tuple(Task.new(command=f"python {name}.py", id="any").encode().decode() for name in ("merge", "tell"))
+)
+
+
+class Gap(StrEnum):
+    """What befalls the process at a request."""
+
+    DIES_BEFORE = "dies before"  # the request is not sent, and nothing after it
+    DIES_AFTER = "dies after"  # it is done, and nobody hears so; nothing is sent after it
+    LOSES = "loses its answer"  # and goes on
+    REFUSED = "is refused"  # busy; and goes on
+
+    @property
+    def ends_it(self) -> bool:
+        """Whether the process is dead then."""
+        return self in (Gap.DIES_BEFORE, Gap.DIES_AFTER)
+
+
+@dataclass
+class Cut:
+    """What a process sends, counted, with one gap in it.
+
+    Attributes:
+        stage: through whose proxies it goes.
+        gap: what befalls it.
+        at: the number of the request, from 0; None = none.
+        count: how many it has sent.
+    """
+
+    stage: Stage
+    gap: Gap
+    at: int | None
+    count: int = 0
+    is_past: bool = False
+    sent: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        strike = {Gap.LOSES: Strike.LOSE_ANSWER, Gap.DIES_AFTER: Strike.LOSE_ANSWER, Gap.REFUSED: Strike.BUSY}
+        for proxy in (self.stage.proxy, self.stage.tables, self.stage.blobs):
+            proxy.strike(Strike.BREAK, count=math.inf, matches=lambda _: self.gap.ends_it and self.is_past)
+            proxy.strike(strike.get(self.gap, Strike.BREAK), count=math.inf, matches=self._is_it)
+
+    def _is_it(self, request: ProxiedRequest) -> bool:
+        if not self._is_of_ledger_or_queue(request):
+            return False  # the journal writes when it likes
+        self.sent.append(f"{request.method} {unquote(request.path)[-60:]}")
+        number, self.count = self.count, self.count + 1
+        self.is_past = self.is_past or number == self.at
+        return number == self.at
+
+    def _is_of_ledger_or_queue(self, request: ProxiedRequest) -> bool:
+        if "$batch" not in request.path and "jobqjournal" not in request.path:
+            return True
+        whose = f"!{self.stage.queue}!b"
+        return whose in unquote(request.body.decode(errors="replace")) or whose in request.query.get("$filter", "")
+
+
+Act = Callable[["Life", LedgerQueue, Cut], Awaitable[None]]
+
+
+class Life:
+    """One batch on a queue of its own, what is known of it, and the healthy process that takes over.
+
+    Attributes:
+        stage: of the queue.
+        healthy: nothing befalls its requests.
+        acknowledged: ids of tasks of the batch that somebody was told to be queued.
+        runs: how often each task was handed out to be run.
+        ended: how often somebody was told that a task has ended.
+    """
+
+    def __init__(self, stage: Stage, healthy: LedgerQueue) -> None:
+        self.stage = stage
+        self.healthy = healthy
+        self.acknowledged: set[str] = set()
+        self.runs: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+
+    def tasks(self, count: int = 3) -> list[Task]:
+        """Return tasks of the batch."""
+        return [Task.new(command="true", id=f"{NAME}.{number}", batch=NAME) for number in range(count)]
+
+    async def pushed(self, count: int = 3) -> list[Task]:
+        """Begin the batch, and push tasks to it."""
+        await self.healthy.batches.begin(NAME, PLAN)
+        tasks = self.tasks(count)
+        self.acknowledged |= set(await self.healthy.push(tasks))
+        return tasks
+
+    async def drained(self, number: int = 1) -> None:
+        """Run all there is until the batch has finished and nothing waits; then see that all is as it must be.
+
+        Args:
+            number: of rounds that have finished then.
+        """
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                with suppress(BackendUnavailable):  # of a busy emulator: repeated, as everybody does
+                    await self.run_some()
+                    found = await self.healthy.batches.find(NAME)
+                    if found.state is BatchState.FINISHED and not (await self.healthy.stats()).total:
+                        break
+        assert found.round == number, found
+        assert [each.number for each in found.rounds] == list(range(1, number + 1))
+        assert found.total == len(self.acknowledged), f"{found.counts} of {len(self.acknowledged)} acknowledged"
+        for each in range(1, number + 1):
+            for id_ in (f"jobq.then.{NAME}.{each}", f"jobq.then.{NAME}:1.{each}"):
+                assert self.runs[id_] == 1, f"{id_} was run {self.runs[id_]} times"
+        assert set(self.runs) >= self.acknowledged, "an acknowledged task was lost"
+
+    async def run_some(self) -> None:
+        """Run what can be had now."""
+        with suppress(AllPutBack):
+            for delivery in await self.healthy.receive(8, LEASE, _SOON):
+                self.runs[delivery.id] += 1
+                await delivery.settle(Complete(DONE))
+                self.ended[delivery.id] += 1
+
+    async def counts(self) -> dict[str, int]:
+        """Return the counts of the batch that are not 0."""
+        found = (await self.healthy.batches.find(NAME)).counts
+        return {name: count for name, count in found.items() if count}
+
+
+def counted(**counts: int) -> dict[str, int]:
+    """Return counts that are not 0."""
+    return {name: count for name, count in counts_of(counts).items() if count}
+
+
+@asynccontextmanager
+async def living(azurite: Azurite, folder: Path) -> AsyncIterator[Life]:
+    """Make a queue with a healthy process."""
+    async with staged(azurite, folder, poll_max=0.2) as stage:
+        behind = await journaled(stage, behind=True)
+        assert isinstance(behind, LedgerQueue)
+        yield Life(stage, behind)
+
+
+async def in_each_gap(
+    azurite: Azurite,
+    folder: Path,
+    before: Callable[[Life], Awaitable[None]],
+    act: Act,
+    after: Act,
+    every: int,
+    *,
+    least: int,
+) -> None:
+    """Let a process act with each gap at each of its requests, and see what becomes of it.
+
+    Args:
+        azurite: the service.
+        folder: for HOME.
+        before: what has happened.
+        act: what the process does that something befalls; may raise what the verbs of a backend raise.
+        after: what others do then, and what must hold.
+        every: 1 = each of them is tried, 5 = each fifth.
+        least: so many requests are in `act`, or more: else nothing was tried.
+    """
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def once(gap: Gap, at: int | None) -> Cut:
+        async with turn, living(azurite, folder) as life:
+            await before(life)
+            process = await journaled(life.stage)
+            assert isinstance(process, LedgerQueue)
+            await process.stats()  # so that it looks for no pause meanwhile
+            cut = Cut(life.stage, gap, at)
+            with suppress(JobqError):
+                await act(life, process, cut)
+            if not gap.ends_it:
+                for proxy in (life.stage.proxy, life.stage.tables, life.stage.blobs):
+                    await proxy.heal()
+            try:
+                await after(life, process, cut)
+            except (AssertionError, JobqError, TimeoutError) as error:
+                error.add_note(f"the process {gap} at request {at}: {cut.sent[at : at + 1] if at is not None else ''}")
+                raise
+            return cut
+
+    whole = await once(Gap.LOSES, None)
+    assert whole.count >= least, f"only {whole.count} requests: {whole.sent}"
+    tried = [(gap, at) for at in range(whole.count) for gap in Gap][::every]  # five: each gap in its turn
+    print(f"{len(tried)} gaps at {whole.count} requests: {whole.sent}")
+    await asyncio.gather(*(once(gap, at) for gap, at in tried))

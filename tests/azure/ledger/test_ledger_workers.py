@@ -1,0 +1,82 @@
+"""Real workers on a batch that Azurite keeps, killed again and again: its counts, its end, its command line."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from jobq.batches import BatchState
+from tests.azure.ledger.ledger_stage import NAME, ledgered
+from tests.azure.stage import SHORT, Stage
+
+_TABLES: Final = {"JOBQ_JOURNAL": "tables"}
+_COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID" != s7.7 || exit 3'
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.soak)])
+async def test_workers_are_killed_and_the_sum_holds(stage: Stage, count: int, kills: int) -> None:
+    line = ["push", "--batch", NAME, "--num-retries", "0", "--max-crashes", "100", "--then", "echo merged >> merged"]
+    pushed = await stage.run(*line, "--cwd", str(stage.folder), *(["-c", _COMMAND] * count), **_TABLES)
+    assert pushed.code == 0, pushed.err
+    assert f"sealed with {count} tasks" in pushed.err
+    queue = await ledgered(stage, behind=True)
+    chance = random.Random(count)
+
+    async def started() -> asyncio.subprocess.Process:
+        return await stage.start("worker", "-n", "4", "--idle-timeout", "8s", **SHORT, **_TABLES)
+
+    workers = [await started() for _ in range(2)]
+    for number in range(kills):
+        await asyncio.sleep(chance.uniform(0.3, 1.2))
+        found = await queue.batches.find(NAME)
+        assert found.total == count, found
+        workers[number % 2].kill()
+        await workers[number % 2].wait()
+        workers[number % 2] = await started()
+    waited = await stage.run("batch", "wait", NAME, "--timeout", "90s", **_TABLES)
+    assert waited.code == 1, waited.err  # one has failed
+    for worker in workers:
+        await asyncio.wait_for(worker.wait(), 60)
+    found = await queue.batches.find(NAME)
+    assert (found.state, found.round) == (BatchState.FINISHED, 1)
+    assert dict(found.counts) | {"succeeded": count - 1, "dead": 1} == dict(found.counts)
+    runs = Counter((stage.folder / "done").read_text().split())
+    assert len(runs) == count, "a task was lost"
+    assert sum(runs.values()) <= count + 4 * kills, "tasks ran again that nobody had killed"
+    assert (stage.folder / "merged").read_text().split() == ["merged"]
+    assert await stage.total() == 0
+    rows = (await stage.run("results", "--batch", NAME, **_TABLES)).out.splitlines()
+    assert Counter(json.loads(row)["state"] for row in rows) == {"succeeded": count - 1, "dead": 1}
+
+
+async def test_the_commands_of_a_batch(stage: Stage) -> None:
+    (stage.folder / "tasks.txt").write_text("echo a\nexit 3\n")
+    again = ["push", "--batch", NAME, "--num-retries", "0", str(stage.folder / "tasks.txt")]
+    for _ in range(2):  # the same line again queues nothing twice
+        pushed = await stage.run(*again, **_TABLES)
+        assert pushed.code == 0, pushed.err
+        assert "with 2 tasks" in pushed.err
+    assert await stage.total() == 2
+    refused = await stage.run("push", "--batch", "s8", "-c", "true")
+    assert refused.code == 3
+    assert "JOBQ_JOURNAL=tables is set for whoever pushes and works" in refused.err
+    assert (await stage.run("worker", **_TABLES)).code == 0
+    shown = json.loads((await stage.run("batch", "show", NAME, "--json", **_TABLES)).out)
+    assert (shown["state"], shown["counts"]["succeeded"], shown["counts"]["dead"]) == ("finished", 1, 1)
+    assert "exit 3" in (await stage.run("dead", "list", "--batch", NAME, **_TABLES)).out
+    assert (await stage.run("batch", "retry", NAME, **_TABLES)).code == 0
+    assert "round 2" in (await stage.run("batch", "show", NAME, **_TABLES)).out
+    assert (await stage.run("batch", "cancel", NAME, "--yes", **_TABLES)).code == 0
+    listed = json.loads((await stage.run("batch", "list", "--json", **_TABLES)).out.splitlines()[0])
+    assert (listed["state"], listed["round"], listed["counts"]["canceled"]) == ("finished", 2, 1)
+    points = ["push", "--batch", "grid", "--grid", "a=1..3", "--", "echo", "{a}"]
+    assert (await stage.run(*points, **_TABLES)).code == 0
+    assert (await stage.run("worker", **_TABLES)).code == 0
+    rows = [json.loads(row) for row in (await stage.run("results", "--batch", "grid", **_TABLES)).out.splitlines()]
+    assert [(row["id"], row["param.a"], row["state"]) for row in rows] == [
+        (f"grid.{number}", number + 1, "succeeded") for number in range(3)
+    ]
