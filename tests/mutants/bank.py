@@ -12,6 +12,7 @@ from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
+from tests.mutants.sqlite_file import SQLITE_FILE
 from tests.mutants.storage_queue import STORAGE_QUEUE
 from tests.mutants.sweeps import SWEEPS
 
@@ -22,6 +23,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
     *SIGNING,
     *SIMULATED_BUS,
+    *SQLITE_FILE,
     *STORAGE_QUEUE,
     *BATCHES,
     *SWEEPS,
