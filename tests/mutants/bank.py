@@ -30,12 +30,12 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",
-        text="    _take_write_lock(database, file.busy_timeout)\n    try:\n        now = file.now_to_write(database)",
+        text="    _take_write_lock(database, file)\n    try:\n",
         wrong=(
-            "    now = file.now_to_write(database)\n"
-            "    _take_write_lock(database, file.busy_timeout)\n"
+            "    early = file.now_to_write(database)\n"
+            "    _take_write_lock(database, file)\n"
+            "    file.__dict__['now_to_write'] = lambda _: file.__dict__.pop('now_to_write') and early\n"
             "    try:\n"
-            "        now = now"
         ),
         test="tests/sqlite/test_group_commit.py::test_a_lease_that_runs_out_while_the_lock_is_waited_for_is_lost",
     ),
