@@ -8,6 +8,7 @@ from typing import Final
 
 from tests.mutants.batches import BATCHES
 from tests.mutants.mutant import Mutant
+from tests.mutants.postgres import POSTGRES
 from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
@@ -26,6 +27,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SQLITE_FILE,
     *STORAGE_QUEUE,
     *BATCHES,
+    *POSTGRES,
     *SWEEPS,
     Mutant(
         name="SQLite reads the time before it has the lock",
