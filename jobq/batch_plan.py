@@ -16,6 +16,7 @@ MOST_TEMPLATE_CHARACTERS: Final = 4096
 MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
 _NOTIFY: Final = "jobq.notify"
+_UNREADABLE: Final = "is kept in a form that this jobq does not know; a newer one has begun the batch"
 _MOST_ROUND: Final = 10**9 - 1  # as many as a message has room for (wire_v3)
 _FIRST_OTHER: Final = 10**6  # more than a batch has rounds
 
@@ -40,10 +41,19 @@ class Plan:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return what `encode` gave; what a newer jobq has added is left out."""
-        fields = json.loads(text)
-        lists = {name: tuple(fields.get(name, ())) for name in ("then", "notify")}
-        return cls(template=fields.get("template", ""), **lists)
+        """Return what `encode` gave; what a newer jobq has added is left out.
+
+        Raises:
+            MalformedTask: it is of another shape, as a newer jobq may keep it.
+        """
+        try:
+            fields = json.loads(text)
+            template, lists = fields.get("template", ""), [fields.get(name, []) for name in ("then", "notify")]
+        except (ValueError, AttributeError):
+            raise MalformedTask(_UNREADABLE, "plan") from None
+        if not isinstance(template, str) or not all(map(_are_texts, lists)):
+            raise MalformedTask(_UNREADABLE, "plan")
+        return cls(template=template, then=tuple(lists[0]), notify=tuple(lists[1]))
 
     def with_later(self, later: "Plan") -> "Plan":
         """Return the plan of a batch that somebody else has begun, once a later one has said more.
@@ -138,6 +148,10 @@ def _telling(name: str, number: int, place: int) -> Task:
         on_exit=[f"{notify.GONE_EXIT}=fail"],
         created=None,  # the same each time
     )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _then(body: str, name: str, number: int, place: int) -> Task:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol, Self, runtime_checkable
 
 from jobq.batch_plan import Plan
-from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError
+from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, MalformedTask
 from jobq.formats import task_ids
 from jobq.formats.lazy_dataclass import dataclass
 
@@ -311,13 +311,21 @@ MOST_ROUNDS: Final = 20  # kept of one batch
 
 
 def rounds_with(text: str, number: int, finished: float, counts: Mapping[str, int]) -> str:
-    """Return the rounds of a batch, as a store keeps them, once another one has finished."""
+    """Return the rounds of a batch, as a store keeps them, once another one has finished; raises as `rounds_of`."""
+    rounds_of(text)
     return json.dumps([*json.loads(text), [number, finished, [counts[name] for name in COUNTED]]][-MOST_ROUNDS:])
 
 
 def rounds_of(text: str) -> list[Round]:
-    """Return what `rounds_with` gave."""
-    return [
-        Round(number=number, finished=finished, counts=dict(zip(COUNTED, counts, strict=True)))
-        for number, finished, counts in json.loads(text)
-    ]
+    """Return what `rounds_with` gave.
+
+    Raises:
+        MalformedTask: it is of another shape, as a newer jobq may keep it.
+    """
+    try:
+        return [
+            Round(number=number, finished=finished, counts=dict(zip(COUNTED, counts, strict=True)))
+            for number, finished, counts in json.loads(text)
+        ]
+    except (ValueError, TypeError):
+        raise MalformedTask("are kept in a form that this jobq does not know", "rounds") from None

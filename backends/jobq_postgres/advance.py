@@ -18,7 +18,7 @@ from typing import Any, Final
 import asyncpg
 
 from jobq.batch_plan import Plan, under_another_id
-from jobq.batches import BatchState, rounds_with
+from jobq.batches import BatchState, rounds_of, rounds_with
 from jobq.errors import MalformedTask
 from jobq.servable import IDS_KEPT
 from jobq.task import Task
@@ -126,6 +126,7 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
         return False
     try:
         tasks = Plan.decode(row["plan"]).tasks(row["name"], row["round"])
+        rounds_of(row["rounds"])
     except MalformedTask as error:  # a newer jobq has taken it in, and goes on when it seals the batch once more
         _log.warning("batch %s is left to a jobq that can read what is to be run at its end: %s", row["name"], error)
         return False

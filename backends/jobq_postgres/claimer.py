@@ -213,7 +213,9 @@ class Claimer:
     ) -> list[LeasedRow]:
         """Lease what claims whose receipts begin so still hold; see `jobq.servable.Servable.claim`."""
         rows = await connection.fetch(TAKE_OVER, queue, limit, lease, list(receipts), list(former))
-        return [LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5]) for row in rows]
+        return [
+            LeasedRow(row[0], queue, row[1], row[2], row[3], row[4], row[5], row["cancel_requested"]) for row in rows
+        ]
 
     async def _take_again(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
         now = time.monotonic()

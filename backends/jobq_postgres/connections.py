@@ -5,12 +5,13 @@ Each is opened when it is first needed: a pusher has one connection, a worker tw
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from jobq.errors import AnswerLost, JobqError, QueueNotFound, SettlementUnknown
+from jobq.errors import AnswerLost, BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
 from jobq_postgres import settle
 from jobq_postgres.advance import Advanced
 from jobq_postgres.advancing import Advancing
@@ -27,6 +28,7 @@ _NOTIFY_SECONDS: Final = 5.0
 _MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
 _CLAIM_SECONDS: Final = 15.0
 _ADVANCE_SECONDS: Final = 30.0
+_HELD_SECONDS: Final = 0.05  # from a renewal that found its row held by another session to the next
 _STATEMENTS: Final = {
     "renew": settle.RENEW,
     "checkpoint": settle.CHECKPOINT,
@@ -137,7 +139,14 @@ class Connections:
         Raises:
             LockLost, SettlementUnknown, BackendUnavailable: see `Delivery`.
         """
-        ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
+        give_up = time.monotonic() + seconds
+        while True:
+            ready = await self._verbs[verb].submit(change, seconds=seconds, unknown=SettlementUnknown)
+            if ready is not settle.PASSED_OVER:
+                break
+            if time.monotonic() >= give_up:
+                raise BackendUnavailable(f"another session holds the row of task {change.row.id}; nothing was changed")
+            await asyncio.sleep(_HELD_SECONDS)
         if isinstance(ready, Ready):
             self._notify_later(self._leases, {ready.rank: ready.position})
         return ready is True

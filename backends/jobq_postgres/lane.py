@@ -35,7 +35,8 @@ _SESSION: Final = {
     "default_transaction_isolation": "read committed",  # a claim passes over what another one took meanwhile
     "statement_timeout": "600s",  # lanes give up earlier; this is for a client that has vanished
     "lock_timeout": "3s",
-    "idle_in_transaction_session_timeout": "30s",  # a client that vanished holds no locks for long
+    # A client that vanished, or was stopped, holds no locks for long: none of ours thinks between two statements.
+    "idle_in_transaction_session_timeout": "5s",
     "idle_session_timeout": "0",
     "client_connection_check_interval": "5s",
     "tcp_keepalives_idle": "10",

@@ -52,12 +52,18 @@ TELL_GONE: Final = """
 _KNOWN: Final = "FROM x WHERE submission.queue_id = x.queue_id AND submission.id = x.id"
 _GIVEN: Final = "unnest($1::bigint[], $2::uuid[], $3::text[]"
 
+# A row that another session holds is passed over: the leases of all others are not to wait for it (S11).
 RENEW: Final = f"""
+    WITH held AS MATERIALIZED (
+        SELECT u.* FROM unnest($1::bigint[], $2::uuid[], $3::interval[], $4::text[]) AS u (seq, receipt, lease, beat)
+        JOIN jobq.task ON {_OURS} ORDER BY u.seq FOR NO KEY UPDATE OF task SKIP LOCKED)
     UPDATE jobq.task SET expires_at = clock_timestamp() + u.lease, heartbeat_at = clock_timestamp(),
         beat = coalesce(u.beat, task.beat)
-    FROM unnest($1::bigint[], $2::uuid[], $3::interval[], $4::text[]) AS u (seq, receipt, lease, beat)
-    WHERE {_OURS} RETURNING task.seq, task.cancel_requested
+    FROM held AS u WHERE {_OURS} RETURNING task.seq, task.cancel_requested
 """  # noqa: S608 - constants of ours, every value is bound; so below
+STILL_OURS: Final = f"""
+    SELECT u.seq FROM unnest($1::bigint[], $2::uuid[]) AS u (seq, receipt) JOIN jobq.task ON {_OURS}
+"""  # noqa: S608
 CHECKPOINT: Final = f"""
     UPDATE jobq.task SET checkpoint = u.value, checkpoint_order = task.deliveries::bigint << 32 | u.number
     FROM unnest($1::bigint[], $2::uuid[], $3::bytea[], $4::bigint[]) AS u (seq, receipt, value, number)
@@ -128,6 +134,7 @@ CANCEL_IDLE: Final = f"""
 """  # noqa: S608
 
 
+PASSED_OVER: Final = "passed over"  # of a renewal: another session holds the row, and nothing was changed
 UNKNOWN_BATCH: Final = -1  # of a row of which only the receipt is known
 
 
@@ -202,9 +209,21 @@ async def change(connection: Any, statement: str, changes: Sequence[Change]) -> 
 
 
 async def renew(connection: Any, statement: str, changes: Sequence[Change]) -> list[object]:
-    """Renew leases; for each whether the task is to be canceled, or LockLost."""
+    """Renew leases; for each whether the task is to be canceled, or `PASSED_OVER`, or LockLost."""
     canceled = {row[0]: row[1] for row in await _rows(connection, statement, changes)}
-    return [canceled[each.row.seq] if each.row.seq in canceled else _lost(each.row) for each in changes]
+    missing = [each.row for each in changes if each.row.seq not in canceled]
+    passed: set[int] = set()
+    if missing:  # in a statement of its own: one that is ours and was not renewed was held by another session
+        given = [row.seq for row in missing], [row.receipt for row in missing]
+        passed = {row[0] for row in await connection.fetch(STILL_OURS, *given)}
+    return [
+        canceled[each.row.seq]
+        if each.row.seq in canceled
+        else PASSED_OVER
+        if each.row.seq in passed
+        else _lost(each.row)
+        for each in changes
+    ]
 
 
 async def settle(connection: Any, statement: str, changes: Sequence[Change]) -> tuple[list[object], bool]:

@@ -1,9 +1,11 @@
 """The time by which the leases of a file are judged (rules.md 1.3 rule 10).
 
 Leases count on CLOCK_BOOTTIME of the boot that the table `host` names. A process of another boot with the same machine
-id cannot know whether that boot is over, or goes on: machines are cloned, and images baked, with their id. So it takes
-that boot's time from the wall clock, once, and counts on by its own clock: the leases stand to their end, and can be
-renewed by their holders. When none stands any more, the file is the new boot's. A reboot so costs one lease.
+id cannot know whether that boot is over, or goes on: machines are cloned, and images baked, with their id. So it finds
+that boot's time by the wall clock. The first that writes puts the file on its own boot's time: all leases keep what is
+left of them, their holders can renew them, and every process of the boot counts alike from there on. A reboot so costs
+one lease. One that has seen the file on its own boot before is a clone, whose time was taken by the other: it
+goes on by the other's while any lease stands.
 """
 
 import sqlite3
@@ -25,8 +27,17 @@ _ANY_LEASE: Final = (
     "SELECT EXISTS (SELECT 1 FROM task WHERE state = 'leased' AND expires_at > :now)"
     " OR EXISTS (SELECT 1 FROM lease WHERE state = 'held' AND expires_at > :now)"
 )
-# No lease was granted or renewed later than now: a wall clock that says so has lost its time.
-_LATEST_GRANT: Final = "SELECT max(max(started_at, coalesce(heartbeat_at, 0))) FROM task WHERE state = 'leased'"
+# No lease was granted or renewed later than now: a wall clock that says so has lost its time. When that was is noted of
+# a task by the wall clock; a name's end and length tell it by the boot's clock, in old files its grant alone.
+_LATEST_GRANT: Final = (
+    "SELECT max(coalesce((SELECT max(max(started_at, coalesce(heartbeat_at, 0))) FROM task WHERE state = 'leased'), 0),"
+    " coalesce((SELECT max(acquired_at) FROM lease WHERE state = 'held'), 0)),"
+    " (SELECT max(expires_at - ttl) FROM lease WHERE state = 'held' AND ttl > 0)"
+)
+_MOVE: Final = (
+    "UPDATE task SET expires_at = expires_at - ? WHERE state = 'leased'",
+    "UPDATE lease SET expires_at = expires_at - ?",
+)
 
 
 class FileClock:
@@ -57,9 +68,9 @@ class FileClock:
             return Now(self._clock.boottime(), self._clock.wall())
         self._refuse_other_machine(machine_id)
         if boot_id != self._other_boot:
-            (latest,) = database.execute(_LATEST_GRANT).fetchone()
-            since = max(self._clock.wall(), latest or 0.0) - wall
-            self._other_boot, self._ahead = boot_id, boottime + since - self._clock.boottime()
+            latest, latest_boottime = database.execute(_LATEST_GRANT).fetchone()
+            there = max(boottime + max(self._clock.wall(), latest, wall) - wall, latest_boottime or 0.0)
+            self._other_boot, self._ahead = boot_id, there - self._clock.boottime()
         return Now(self._clock.boottime() + self._ahead, self._clock.wall(), self._ahead)
 
     def keep(self, database: sqlite3.Connection) -> Now:
@@ -71,9 +82,13 @@ class FileClock:
             return now
         if ours:
             return self._write(database, machine_id)
-        if self._is_ours(machine_id) and database.execute(_ANY_LEASE, {"now": now.boottime}).fetchone()[0]:
+        if not self._is_ours(machine_id):
+            self._end_all(database, now)
+        elif self._was_ours and database.execute(_ANY_LEASE, {"now": now.boottime}).fetchone()[0]:
             return now
-        self._end_all(database, now)
+        else:
+            for move in _MOVE:
+                database.execute(move, (self._ahead,))
         return self._write(database, self._host.machine_id)
 
     def _write(self, database: sqlite3.Connection, machine_id: str) -> Now:
@@ -82,7 +97,7 @@ class FileClock:
         return now
 
     def _end_all(self, database: sqlite3.Connection, now: Now) -> None:
-        """End every lease of the other boot: nobody holds it, or the file was said to be ours alone."""
+        """End every lease of the other machine: the file was said to be ours alone."""
         lost = database.execute(
             "SELECT seq, deliveries, holder, started_at, expires_at FROM task WHERE state = 'leased'"
         )

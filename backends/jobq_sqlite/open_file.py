@@ -19,6 +19,7 @@ from jobq_sqlite.errors import StoreReplaced, translate
 from jobq_sqlite.file_clock import FileClock
 from jobq_sqlite.host import BootedHost
 from jobq_sqlite.same_file import SameFile, other_name
+from jobq_sqlite.stops import Undisturbed
 from jobq_sqlite.task_sql import Now
 
 SCHEMA_VERSION: Final = 11
@@ -208,6 +209,9 @@ class OpenFile:
         reads_beside: who has it open to write; then this one only reads, and opens no other file than that.
         only_reads: open it for who may not write there.
         looks: only read, once it is open and was brought up to date.
+
+    Attributes:
+        undisturbed: to hold its locks in.
     """
 
     def __init__(
@@ -221,6 +225,7 @@ class OpenFile:
     ) -> None:
         self.path = file.path
         self.busy_timeout = file.busy_timeout
+        self.undisturbed = Undisturbed()
         self._file = file
         self._create = create
         self._only_reads = only_reads
@@ -235,7 +240,8 @@ class OpenFile:
             self._reads_beside.confirm()
         forked.hold(self, self.path)
         try:
-            database = self._file.open(create=self._create, only_reads=self._only_reads)
+            with self.undisturbed:  # it may have to make the file
+                database = self._file.open(create=self._create, only_reads=self._only_reads)
         except BaseException:
             forked.let_go(self)
             raise
@@ -279,7 +285,8 @@ class OpenFile:
         except StoreReplaced:
             _NEVER_CLOSED.append(database)  # nor by the garbage collector
         else:
-            database.close()
+            with self.undisturbed:  # the last one moves the log into the file
+                database.close()
             forked.let_go(self)
 
 

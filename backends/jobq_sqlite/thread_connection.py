@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError, StoreUnusable
-from jobq_sqlite import transaction
+from jobq_sqlite import stops, transaction
 from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.errors import translate
 from jobq_sqlite.open_file import OpenFile
@@ -58,6 +58,7 @@ class ThreadConnection(SqliteConnection):
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.create_future()
         self._ended = self._loop.create_future()
+        stops.watch(self.file.undisturbed)
         self._thread.start()
         try:
             await self._opened
@@ -74,6 +75,7 @@ class ThreadConnection(SqliteConnection):
             self._end()
         await self._ended
         self._thread.join()
+        stops.forget(self.file.undisturbed)
 
     async def flush(self) -> None:
         """Return once all that was handed in before is answered, and what was abandoned of it is being given back."""

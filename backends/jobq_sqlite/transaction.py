@@ -90,7 +90,14 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
 def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> bool:
     if database.in_transaction:
         database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
-    _take_write_lock(database, file.busy_timeout)
+    _take_write_lock(database, file)
+    try:
+        return _run_and_commit(writers, database, file)
+    finally:
+        file.undisturbed.end()
+
+
+def _run_and_commit(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> bool:
     try:
         now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
         now = now._replace(bulk_until=time.monotonic() + SECONDS_AT_ONCE)
@@ -114,22 +121,31 @@ def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connecti
     return added
 
 
-def _take_write_lock(database: sqlite3.Connection, patience: float) -> None:
-    """Begin to write, once the lock is free: SQLite's own waiting looks ten times a second, and seldom meets a gap."""
-    give_up = time.monotonic() + patience
+def _take_write_lock(database: sqlite3.Connection, file: OpenFile) -> None:
+    """Begin to write, once the lock is free, and leave it to the caller to end what is undisturbed.
+
+    SQLite's own waiting looks ten times a second, and seldom meets a gap.
+    """
+    give_up = time.monotonic() + file.busy_timeout
     database.execute("PRAGMA busy_timeout = 0")
     try:
-        while True:
-            try:
-                database.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
-                    raise
-                time.sleep(_LOOK_SECONDS)
-            else:
-                return
+        while not _begin(database, file, give_up):
+            time.sleep(_LOOK_SECONDS)  # a Ctrl-Z acts here, or after the end
     finally:
-        database.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
+        database.execute(f"PRAGMA busy_timeout = {round(file.busy_timeout * 1000)}")
+
+
+def _begin(database: sqlite3.Connection, file: OpenFile, give_up: float) -> bool:
+    file.undisturbed.begin()
+    try:
+        database.execute("BEGIN IMMEDIATE")
+    except BaseException as error:
+        file.undisturbed.end()
+        is_busy = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+        if not is_busy or time.monotonic() >= give_up:
+            raise
+        return False
+    return True
 
 
 def _run_one(operation: Operation, database: sqlite3.Connection, now: Now) -> None:

@@ -155,3 +155,19 @@ def test_what_is_canceled_is_not_served_again(place: Place) -> None:
         raise AssertionError("S4")
 
     place.inside(work)
+
+
+def test_who_takes_a_claim_over_hears_that_its_task_is_to_be_canceled(place: Place) -> None:
+    """Its first answer was lost, and a cancel came meanwhile."""
+
+    async def work(backend: Backend) -> None:
+        await backend.create()
+        (id_,) = await backend.push([Task.new(command="true")])
+        await served(backend).claim(1, LEASE, NOW, key="one", former=())
+        await journal_of(backend).cancel([id_])
+        (delivery,) = await served(backend).claim(1, LEASE, NOW, key="two", former=("one",))
+        assert delivery.id == id_
+        assert delivery.cancel_requested
+        await delivery.settle(Complete(GOOD))
+
+    place.inside(work)

@@ -8,10 +8,12 @@ from typing import Final
 
 from tests.mutants.batches import BATCHES
 from tests.mutants.mutant import Mutant
+from tests.mutants.postgres import POSTGRES
 from tests.mutants.running import RUNNING
 from tests.mutants.signing import SIGNING
 from tests.mutants.simulated import SIMULATED
 from tests.mutants.simulated_bus import SIMULATED_BUS
+from tests.mutants.sqlite_file import SQLITE_FILE
 from tests.mutants.storage_queue import STORAGE_QUEUE
 from tests.mutants.sweeps import SWEEPS
 
@@ -22,18 +24,20 @@ BANK: Final[tuple[Mutant, ...]] = (
     *SIMULATED,
     *SIGNING,
     *SIMULATED_BUS,
+    *SQLITE_FILE,
     *STORAGE_QUEUE,
     *BATCHES,
+    *POSTGRES,
     *SWEEPS,
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",
-        text="    _take_write_lock(database, file.busy_timeout)\n    try:\n        now = file.now_to_write(database)",
+        text="    _take_write_lock(database, file)\n    try:\n",
         wrong=(
-            "    now = file.now_to_write(database)\n"
-            "    _take_write_lock(database, file.busy_timeout)\n"
+            "    early = file.now_to_write(database)\n"
+            "    _take_write_lock(database, file)\n"
+            "    file.__dict__['now_to_write'] = lambda _: file.__dict__.pop('now_to_write') and early\n"
             "    try:\n"
-            "        now = now"
         ),
         test="tests/sqlite/test_group_commit.py::test_a_lease_that_runs_out_while_the_lock_is_waited_for_is_lost",
     ),

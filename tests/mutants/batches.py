@@ -11,6 +11,13 @@ _NOTIFY: Final = "tests/cli/test_notify.py"
 
 BATCHES: Final[tuple[Mutant, ...]] = (
     Mutant(
+        name="a plan in another form ends who meets it",
+        file="jobq/batch_plan.py",
+        text="        except (ValueError, AttributeError):",
+        wrong="        except ZeroDivisionError:",
+        test="tests/sqlite/test_batch_ends.py::test_s11_a_batch_that_a_newer_jobq_keeps_in_another_form_keeps_nobody_from_settling",
+    ),
+    Mutant(
         name="a batch finishes while a task of it is leased (SQLite)",
         file="backends/jobq_sqlite/batch_sql.py",
         text="""    " OR EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'leased')"\n""",

@@ -11,6 +11,13 @@ _REFUSALS: Final = "tests/azure/wire/test_refusals.py"
 
 STORAGE_QUEUE: Final[tuple[Mutant, ...]] = (
     Mutant(
+        name="a sweep goes by this machine's clock",
+        file="backends/jobq_azure/storage/large_payloads.py",
+        text="said[0] - _SWEEP_AGE",
+        wrong="dt.datetime.now(dt.UTC) - _SWEEP_AGE",
+        test="tests/azure/payloads/test_payloads.py::test_s1_a_sweep_by_a_machine_whose_clock_is_ahead_takes_no_payload_of_a_push_under_way",
+    ),
+    Mutant(
         name="a queue's request is sent again where its connection was found closed",
         file=_REQUESTS,
         text="_CLOSED if repeats_closed else ()",

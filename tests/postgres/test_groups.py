@@ -1,11 +1,14 @@
 """Group commit: many callers, one statement; each is answered for itself alone (S11)."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
+from jobq.backend import Delivery
 from jobq.errors import BackendUnavailable, DuplicateTask, LockLost
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_postgres import PostgresBackend
@@ -43,6 +46,59 @@ async def test_one_that_cannot_be_stored_does_not_hurt_the_others(queue: Postgre
     assert isinstance(answers[2], BackendUnavailable)
     assert len(await queue.dead_letters(10)) == 4
     await held[2].settle(Complete(DONE))
+
+
+@asynccontextmanager
+async def held_row(database: Database, delivery: Delivery) -> AsyncIterator[asyncpg.Connection]:
+    """Lock the row of a task, as a cancel does, by a client that says nothing more."""
+    other = await database.server().connect("holds a row")
+    try:
+        await other.execute("BEGIN")
+        await other.execute(f"SELECT FROM jobq.task WHERE id = '{delivery.id}' FOR UPDATE")
+        yield other
+    finally:
+        other.terminate()
+
+
+async def test_s11_a_renewal_waits_for_no_row_that_another_session_holds(
+    database: Database, queue: PostgresBackend
+) -> None:
+    """One that was held made the renewals of all tasks of its worker fail, until their leases were over."""
+    await queue.push(tasks(3))
+    held, *others = await queue.receive(3, timedelta(seconds=40), NOW)
+    async with held_row(database, held) as other:
+        waits = asyncio.create_task(held.renew(LEASE))
+        for _ in range(3):
+            await asyncio.gather(*(each.renew(LEASE) for each in others))
+        assert not waits.done(), "it is neither renewed nor lost"
+        await other.execute("COMMIT")
+        await waits
+
+
+async def test_a_lease_whose_row_stays_held_is_not_lost(database: Database, queue: PostgresBackend) -> None:
+    await queue.push(tasks(1))
+    (held,) = await queue.receive(1, timedelta(seconds=4), NOW)
+    async with held_row(database, held) as other:
+        with pytest.raises(BackendUnavailable, match="another session holds the row"):
+            await held.renew(LEASE)
+        waits = asyncio.create_task(held.renew(LEASE))
+        await other.execute("DELETE FROM jobq.task")
+        await other.execute("COMMIT")
+        with pytest.raises(LockLost):
+            await waits
+
+
+async def test_s11_a_client_that_is_stopped_within_a_transaction_loses_it_before_others_lose_their_leases(
+    database: Database, queue: PostgresBackend
+) -> None:
+    await queue.push(tasks(1))
+    (held,) = await queue.receive(1, timedelta(seconds=12), NOW)
+    async with held_row(database, held), asyncio.timeout(0.85 * 12):
+        while True:  # as a keeper does
+            with suppress(BackendUnavailable):
+                await held.renew(LEASE)
+                break
+    await held.settle(Complete(DONE))
 
 
 async def test_stale_one_among_many_is_refused_alone(queue: PostgresBackend) -> None:

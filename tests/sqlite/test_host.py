@@ -1,12 +1,14 @@
 """rules.md 1.3 rule 10: leases count from a boot of one machine, the wall clock decides only another boot's."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from jobq.errors import LockLost, StoreUnusable
+from jobq.lease.store import Busy, Grant, Request
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import BootedHost, this_host
@@ -91,10 +93,10 @@ async def test_a_machine_with_the_same_id_leaves_the_leases_of_the_other_alone(t
             assert await first.receive(1, LEASE, NOW) == await second.receive(1, LEASE, NOW) == []
         await held.settle(Complete(DONE))
         await other.settle(Complete(DONE))
-        # Nothing is leased: the next to write counts on its own boot, and the former follows it.
+        # The latest to come has put the file on its own boot; the former has followed it while anything was leased.
         await second.push(tasks(1, "more"))
         (again,) = await second.receive(1, LEASE, NOW)
-        assert ask(tmp_path / "jobs.db", "SELECT boot_id, boottime FROM host") == [(REBOOTED.boot_id, 47.0)]
+        assert ask(tmp_path / "jobs.db", "SELECT boot_id, boottime FROM host") == [(REBOOTED.boot_id, 20.0)]
         assert await first.receive(1, LEASE, NOW) == []
         for clock in (one, two):
             await clock.advance(10)
@@ -116,6 +118,82 @@ async def test_a_machine_that_lost_the_time_waits_one_lease_too(tmp_path: Path) 
         assert await queue.receive(1, LEASE, NOW) == []
         await after.advance(10)
         assert len(await queue.receive(1, LEASE, NOW)) == 1
+
+
+@pytest.mark.parametrize("step", [-3600.0, 0.0])
+async def test_s3_all_processes_of_a_new_boot_count_its_leases_alike(tmp_path: Path, step: float) -> None:
+    """Each by its own reckoning of the former boot's time, one started two copies of a task that ran."""
+    before = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, before)) as queue:
+        await queue.create()
+        await queue.push(tasks(3))
+        await before.advance(100)
+        await queue.receive(1, LEASE, NOW)
+    after = VirtualClock(boottime=2, wall=before.wall() + step)
+    async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as one:
+        held, other = await one.receive(3, LEASE, NOW)
+        for _ in range(3):
+            await after.advance(5)
+            await held.renew(LEASE)
+            await other.renew(LEASE)
+        (former,) = await one.receive(1, LEASE, NOW)
+        assert former.deliveries == 2, "the lease of the former boot has ended after its length"
+        after.jump_wall(7200)
+        async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as two:
+            await two.push(tasks(1, "more"))
+            (more,) = await two.receive(4, LEASE, NOW)
+            assert more.id == "more-00000"
+            await after.advance(9)
+            assert await two.receive(4, LEASE, NOW) == []
+            for each in (held, other, former, more):
+                await each.settle(Complete(DONE))
+
+
+async def test_whoever_is_first_of_a_boot_names_it_and_a_named_lease_keeps_what_is_left_of_it(tmp_path: Path) -> None:
+    """One that a clock set back would else keep held for as far as it is behind."""
+    before = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, before)) as queue:
+        await queue.create()
+        await before.advance(100)
+        request = Request(name="n", key="k", holder="h", ttl=timedelta(seconds=60), lock_delay=timedelta(seconds=5))
+        grant = await queue.leases.acquire(request)
+        assert isinstance(grant, Grant)
+        await before.advance(50)
+        await queue.leases.renew(grant, timedelta(seconds=40))
+    after = VirtualClock(boottime=2, wall=before.wall() - 3600)
+    async with backend(virtual_file(tmp_path, after, host=REBOOTED)) as queue:
+        await queue.push(tasks(1))
+        assert ask(tmp_path / "jobs.db", "SELECT boot_id, boottime FROM host") == [(REBOOTED.boot_id, 2.0)]
+        for remaining, why in ((45.0, "held"), (5.0, "delayed")):
+            busy = await queue.leases.acquire(replace(request, key="other"))
+            assert isinstance(busy, Busy)
+            assert busy.remaining == pytest.approx(remaining)
+            assert busy.why == why
+            await after.advance(40)
+        assert isinstance(await queue.leases.acquire(replace(request, key="other")), Grant)
+
+
+async def test_a_reader_of_a_new_boot_sees_the_leases_before_and_after_anyone_writes(tmp_path: Path) -> None:
+    before = VirtualClock(boottime=5000)
+    async with backend(virtual_file(tmp_path, before)) as queue:
+        await queue.create()
+        await queue.push(tasks(2))
+        await before.advance(100)
+        await queue.receive(1, LEASE, NOW)
+    after = VirtualClock(boottime=2, wall=before.wall() - 3600)
+    async with (
+        backend(virtual_file(tmp_path, after, host=REBOOTED)) as reader,
+        backend(virtual_file(tmp_path, after, host=REBOOTED)) as writer,
+    ):
+        assert (await reader.stats()).leased == 1
+        await after.advance(6)
+        (held,) = await writer.receive(2, LEASE, NOW)
+        for seconds, leased in ((9.9, 2), (0.2, 0)):
+            await after.advance(seconds)
+            stats = await reader.stats()
+            assert (stats.visible, stats.leased) == (2 - leased, leased)
+        with pytest.raises(LockLost):
+            await held.settle(Complete(DONE))
 
 
 async def test_a_stepped_wall_clock_is_noted_for_other_boots(tmp_path: Path) -> None:

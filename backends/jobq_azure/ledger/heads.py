@@ -160,7 +160,7 @@ class Heads:
             raise BackendUnavailable(str(error)) from None
 
     async def change(self, name: str, decide: Decide) -> Head:
-        """EntryChange one, or leave it; return it as it is then.
+        """Change one, or leave it; return it as it is then.
 
         Args:
             name: of it.
@@ -184,7 +184,7 @@ class Heads:
         raise BackendUnavailable(lost or f"{self._wire.place}: batch {name} is changed by others all the time")
 
     async def replace(self, head: Head, values: Mapping[str, Any]) -> Head | None:
-        """EntryChange one if it is as it was read, and return it; None = it is not. Raises NoAnswer."""
+        """Change one if it is as it was read, and return it; None = it is not. Raises NoAnswer."""
         try:
             write = Write(Verb.MERGE, f"h!{head.name}", values, head.etag)
             (etag,) = await self._wire.write(self._partition, [write])

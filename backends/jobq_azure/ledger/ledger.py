@@ -79,7 +79,7 @@ class Ledger:
     async def change(
         self, book: str, task_id: str, decide: Decide, known: LedgerEntry | None = None
     ) -> LedgerEntry | None:
-        """EntryChange what is known of a task, or leave it; return how it is then.
+        """Change what is known of a task, or leave it; return how it is then.
 
         Args:
             book: in which it is kept.

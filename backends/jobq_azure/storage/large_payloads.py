@@ -16,11 +16,12 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, MalformedTask, QueueNotFound
 from jobq.task import MAX_BODY_BYTES
-from jobq_azure.common.errors import AlreadyThere, NoAnswer, NoBlob, answered
+from jobq_azure.common.errors import AlreadyThere, NoAnswer, NoBlob, answered, from_the_service
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MessageContent
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 CONTAINER: Final = "jobq-payloads"
 _NAME: Final = re.compile(r"[a-z0-9-]{3,70}/([0-9a-f]{64})-[0-9a-f]{32}")
-# A push writes the blob and then the message, within minutes: what is older and has no message gets none any more. A
-# day, since the service's clock says how old a blob is, and this machine's how late it is.
+# A push writes the blob and then the message, within minutes: what is older and has no message gets none any more. By
+# the service's clock, which says when a blob was written: this machine's may be days ahead of it (rules.md 1.3 rule 6).
 _SWEEP_AGE: Final = dt.timedelta(days=1)
 _SWEEP_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
@@ -145,18 +146,24 @@ class Payloads:
         """
         if not self.are_possible:
             return
-        before = dt.datetime.now(dt.UTC) - _SWEEP_AGE
         try:
-            names = await within(_SWEEP_SECONDS, self._ask(self._older_than(before)))
+            names = await within(_SWEEP_SECONDS, self._ask(self._old()))
         except (JobqError, NoAnswer) as error:  # most queues have no payloads, and their users no right to look
             _log.info("no look for payloads that were left behind: %s", error)
             return
         for name in names:
             await self.remove(name)
 
-    async def _older_than(self, before: dt.datetime) -> list[str]:
-        found = self._client.list_blobs(name_starts_with=f"{self._queue}/")
-        return [blob.name async for blob in found if blob.last_modified < before]
+    async def _old(self) -> list[str]:
+        said: list[dt.datetime] = []  # the service's time, with each page
+
+        def hear(response: Any) -> None:
+            from_the_service(response)  # a hook of one request takes the place of the client's
+            if text := response.http_response.headers.get("Date"):
+                said.append(parsedate_to_datetime(text).astimezone(dt.UTC))
+
+        found = self._client.list_blobs(name_starts_with=f"{self._queue}/", raw_response_hook=hear)
+        return [blob.name async for blob in found if said and blob.last_modified < said[0] - _SWEEP_AGE]
 
     @property
     def _client(self) -> "ContainerClient":

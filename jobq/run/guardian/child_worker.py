@@ -8,6 +8,9 @@ from jobq.run.guardian.tasks import Tasks
 from jobq.run.process import kernel
 
 SECOND_ASKING_SECONDS = 10.0  # how long the worker has after a second Ctrl-C: it kills, gives back, and ends
+LOOK_SECONDS = (
+    0.5  # between two looks whether it is held up; a lock is held for milliseconds, so two in a row are enough
+)
 
 
 class ChildWorker:
@@ -33,6 +36,8 @@ class ChildWorker:
         self._tasks = tasks
         self._stop_within = stop_within
         self._interrupts = 0
+        self._next_look = system.monotonic()
+        self._was_held_up = False
 
     @property
     def is_there(self) -> bool:
@@ -63,6 +68,20 @@ class ChildWorker:
                 "the worker was asked to end and did not in time: killed; its tasks come back when their leases run out"
             )
             self.kill()
+
+    def continue_if_held_up(self) -> None:
+        """Let it go on when it was stopped with a database's lock: all workers of the file would lose their leases.
+
+        As long as it holds none it stays stopped, and harms nobody: its tasks end with their leases.
+        """
+        now = self._system.monotonic()
+        if now < self._next_look or not self.is_there:
+            return
+        self._next_look = now + LOOK_SECONDS
+        was_held_up, self._was_held_up = self._was_held_up, self._system.is_held_up(self._pid)
+        if was_held_up and self._was_held_up:
+            self._system.say("the worker was stopped while it held the lock of its queue's file: it is continued")
+            self._system.kill(self._pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it, and let no other be started; the caller says why."""

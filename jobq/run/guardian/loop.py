@@ -191,6 +191,7 @@ class Guardian:
             self._tasks.kill_overdue(now)
         if self._child is not None:
             self._child.kill_if_deaf()
+            self._child.continue_if_held_up()
 
     def _kill_leased(self, jump: float) -> None:
         """Kill all that runs, or is about to, under a lease: the host froze this machine, and none can be relied on."""

@@ -6,6 +6,7 @@ import os
 import select
 import time
 
+from jobq.run.guardian import held_up
 from jobq.run.guardian.protocol import Message
 from jobq.run.guardian.start_process import fork_task, kill_all_of_user, launch_task
 from jobq.run.process import kernel
@@ -161,6 +162,10 @@ class System:
     def is_dead(self, pid: int) -> bool:
         """See `kernel.is_dead`."""
         return kernel.is_dead(pid)
+
+    def is_held_up(self, pid: int) -> bool:
+        """Return whether a process is stopped and holds a database's lock."""
+        return held_up.is_stopped(pid) and held_up.holds_lock(pid)
 
     def reap(self, pid: int) -> "tuple[int, resource.struct_rusage]":
         """Reap a child that has ended; return its wait status and what it used."""

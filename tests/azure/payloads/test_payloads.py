@@ -1,10 +1,12 @@
 """Tasks too large for a message: their bodies lie in blobs, each owned by one message (S1, S6)."""
 
 import asyncio
+import datetime as dt
 import hashlib
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from azure.storage.blob.aio import ContainerClient
@@ -234,6 +236,22 @@ async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypa
     await (await stage.take()).settle(MoveToDeadLetters("failed", ""))
     await stage.backend.purge_dead([task.id])
     await no_blobs(stage)
+
+
+async def test_s1_a_sweep_by_a_machine_whose_clock_is_ahead_takes_no_payload_of_a_push_under_way(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service says how old a blob is; by this machine's clock all of them were."""
+
+    class Ahead(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> "Ahead":
+            return super().now(tz) + timedelta(days=2)
+
+    await push_as_cli(stage, [large_task()])
+    monkeypatch.setattr(large_payloads, "dt", SimpleNamespace(datetime=Ahead, timedelta=timedelta, UTC=dt.UTC))
+    await stage.backend.clear()
+    assert len(await blobs_of(stage)) == 1
 
 
 async def test_what_is_taken_back_takes_its_payload_along(stage: Stage) -> None:

@@ -179,6 +179,10 @@ class SimulatedSystem(System):
         """See `System`."""
         return self._child(pid).status is not None
 
+    def is_held_up(self, pid: int) -> bool:  # noqa: ARG002 - as in `System`
+        """No worker holds a lock: its store is another machine's."""
+        return False
+
     def reap(self, pid: int) -> tuple[int, resource.struct_rusage]:
         """See `System`."""
         return self._kernel.reap(self._child(pid)), _NOTHING_USED
