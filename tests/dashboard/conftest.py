@@ -30,7 +30,7 @@ def queue(dashboard: Dashboard) -> str:
     return name
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while it is open, its event loop runs on this thread
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=chromium.find(), args=["--no-sandbox"])
