@@ -339,11 +339,11 @@ class PostgresBackend:
     async def _mark(self, mark: Pause | None) -> Pause | None:
         links = self._links or await self._linked()
         text = None if mark is None else mark.encode()
-        return Pause.decode(
-            await links.look(
-                lambda connection: connection.fetchval(queue_admin.PAUSE, links.queue, text, links.channel)
-            )
+        former = await links.look(
+            lambda connection: connection.fetchval(queue_admin.PAUSE, links.queue, text, links.channel)
         )
+        links.look_anew()  # at once, not when the notification of it arrives on the connection that claims
+        return Pause.decode(former)
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

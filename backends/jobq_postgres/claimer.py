@@ -282,10 +282,12 @@ class Claimer:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
         self._notes_at_sweep = self._notes
+        self._sweep_due = now + SWEEP_SECONDS  # unless a note says "anywhere" meanwhile
         looks = everything or now >= self._outbox_look_after
         rows = await connection.fetch(SWEEP, queue, self._swept_from, looks)
         ended = time.monotonic()
-        self._sweep_due = ended + SWEEP_SECONDS
+        if self._sweep_due:
+            self._sweep_due = ended + SWEEP_SECONDS
         if looks:
             self._outbox_look_after = ended + (ended - now) * _RESTRAINT if ended - now > _CHEAP_SECONDS else 0.0
         first = rows[0]

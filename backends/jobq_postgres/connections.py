@@ -173,6 +173,11 @@ class Connections:
             self._advancing.soon(self._claims)
         return done
 
+    def look_anew(self) -> None:
+        """Take in that a pause has begun or ended: whoever claims next looks first."""
+        self.claimer.note({})
+        self._changed()
+
     def _made_ready(self, lowest: Mapping[int, int]) -> None:
         """Take in what a step of `advance` has added, and notified the others of."""
         self.claimer.note(lowest)

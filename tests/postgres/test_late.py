@@ -9,9 +9,10 @@ from uuid import uuid4
 
 import pytest
 
+from jobq.pausing import Pause
 from jobq_postgres import PostgresBackend
 from jobq_postgres.advance import Advanced
-from jobq_postgres.claimer import CLAIM, CLAIM_FROM_THE_BEGINNING, TAKE_AGAIN, TAKE_OVER, Claimer
+from jobq_postgres.claimer import CLAIM, CLAIM_FROM_THE_BEGINNING, SWEEP, TAKE_AGAIN, TAKE_OVER, Claimer
 from tests.postgres.server import Database
 from tests.postgres.support import LEASE, NOW, receipt, take, tasks
 
@@ -137,6 +138,20 @@ async def test_note_without_a_position_during_a_full_look_asks_for_the_next(
     assert await _ids(claimer, Overtaken(claims, CLAIM_FROM_THE_BEGINNING, commit), number) == ["t-00000"]
     claimer._full_look_after = 0.0
     assert await _ids(claimer, claims, number) == ["late"]
+
+
+async def test_pause_that_is_told_of_during_a_sweep_is_not_forgotten(queue: PostgresBackend, claims: Any) -> None:
+    """The sweep had looked before the pause began: what it saw is believed for one claim, not for a second more."""
+    number = (await queue._linked()).queue
+    claimer = Claimer("here", _advance)
+    await queue.push(tasks(2))
+
+    async def pause() -> None:
+        await queue.pause(Pause(at=1.0, by="ada@host"))
+        claimer.note({})
+
+    assert await _ids(claimer, Overtaken(claims, SWEEP, pause), number) == ["t-00000"]
+    assert await _ids(claimer, claims, number) == []
 
 
 async def test_floor_is_raised_no_further_than_what_was_seen(queue: PostgresBackend, claims: Any) -> None:
