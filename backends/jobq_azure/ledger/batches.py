@@ -11,7 +11,7 @@ from jobq.batches import Batch, Member, RoundNotice, check_too_late, checked_nam
 from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.counting import Counting
-from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry, id_in
+from jobq_azure.ledger.entries import ENDED, REVOKED, id_in
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads, plan_values
 from jobq_azure.ledger.ledger import EntryChange, Ledger
@@ -20,7 +20,7 @@ from jobq_azure.ledger.walk import LedgerWalk
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.errors import TableMissing, WriteRefused
-from jobq_azure.table_journal.lookup import for_each
+from jobq_azure.table_journal.lookup import answered, for_each
 
 _PUSH_SECONDS: Final = 600.0
 _IN_FLIGHT_SECONDS: Final = 2.0  # for which a seal waits for pushes that came before it
@@ -101,22 +101,21 @@ class LedgerBatches:
         return [each for each, is_left in zip(found, left, strict=True) if is_left]
 
     async def _is_pushing(self, name: str, partition: str, row: Row) -> bool:
-        id_ = id_in(row)
         is_old = rows.age(row, self._ledger.wire.now()) > self.push_seconds
-        is_new = False
-
-        def decide(entry: LedgerEntry | None) -> EntryChange | None:
-            nonlocal is_new
-            is_new = entry is not None and entry.state == WAITING and entry.fencing == NEVER_HELD
-            # It was never acknowledged: should its message come, it is completed unrun.
-            revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
-            return revoked if is_new and is_old else None
-
-        await self._ledger.change(name, id_, decide)
-        if is_new and not is_old:
+        entry = await answered(self._ledger.find(name, id_in(row)))
+        if entry is not None and entry.was_never_claimed and not is_old:
             return True
-        with suppress(WriteRefused):  # its push has done it meanwhile
-            await self._ledger.wire.write(partition, [Write(Verb.DELETE, row["RowKey"], {}, str(row["odata.etag"]))])
+        writes = [Write(Verb.DELETE, row["RowKey"], {}, str(row["odata.etag"]))]
+        if entry is not None and entry.was_never_claimed:
+            # It was never acknowledged: should its message come, it is completed unrun. In one step with its mark: a
+            # push that has come so far meanwhile is acknowledged, and not revoked.
+            revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
+            writes += revoked.writes(str(entry.id), entry, ())
+        try:
+            await answered(self._ledger.wire.write(partition, writes))
+        except WriteRefused:  # its push is over, or it was claimed meanwhile
+            now = await answered(self._ledger.wire.get(partition, row["RowKey"]))
+            return now is not None
         return False
 
     def _refuse(self, name: str, left: Sequence[tuple[str, Row]]) -> None:

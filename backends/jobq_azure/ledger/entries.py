@@ -113,6 +113,16 @@ class LedgerEntry:
         return self.state == REDRIVING or (self.state == ENDED and self.then == DEAD)
 
     @property
+    def is_revoked(self) -> bool:
+        """Whether it was never acknowledged: a seal, or its own push, has taken it back."""
+        return self.state == ENDED and self.then == REVOKED
+
+    @property
+    def was_never_claimed(self) -> bool:
+        """Whether it waits, and no worker has met it in this ledger: of one that knows none it is a dead letter."""
+        return self.state == WAITING and self.fencing == NEVER_HELD
+
+    @property
     def fencing(self) -> FencingNumber:
         """Of the last claim: the epoch and the generation that stand in the message, and which delivery it was."""
         return rows.fencing_in(self.row["Fencing"])

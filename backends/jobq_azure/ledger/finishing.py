@@ -9,13 +9,13 @@ it to the next one.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from jobq.batches import COUNTED, rounds_with
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, BatchNotFound, JobqError
+from jobq.errors import BatchNotFound, JobqError
 from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -25,11 +25,13 @@ from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.walk import LedgerWalk
 from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.lookup import answered
 
 _EVERY_SECONDS: Final = 5.0  # a look at a batch, by each worker that has ended tasks of it
 _MOST_LOOKED_AT: Final = 100  # batches that a worker's start looks at
 _TRIES: Final = 3
 _START_SECONDS: Final = 10.0  # for that; who comes next goes on
+_END_SECONDS: Final = 120.0  # to count one of which nothing is left, and to queue what is run at its end
 _CLOCK: Final = SystemClock()
 _log: Final = logging.getLogger(__name__)
 Push = Callable[[Sequence[tuple[str, Task]]], Awaitable[object]]
@@ -55,6 +57,11 @@ class Finishing:
         self._looked: dict[str, float] = {}  # when, by name
         self._due: set[str] = set()  # batches of which something has ended since
         self._some = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._ending = 0  # batches of which nothing is left, and which are being counted and finished
+        self._limits: set[asyncio.Timeout] = set()  # of looks that are under way
+        self._finished = 0  # batches, by this process
+        self._told = 0  # of those `drained` has told of
         self._left_at: dict[str, int] = {}  # the partition in which something was left
         self._loop: asyncio.Task[None] | None = None
 
@@ -75,7 +82,7 @@ class Finishing:
     async def start(self) -> None:
         """Look at batches that were left to the next one: sealed, and whoever ended their last task died."""
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            async with self._limited(_START_SECONDS):
                 await self._start()
         except (JobqError, NoAnswer, TimeoutError) as error:
             _log.debug("the batches of %s are not looked at: %s", self._ledger.wire.place.spec, error)
@@ -88,14 +95,15 @@ class Finishing:
     async def drained(self) -> bool:
         """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
 
-        For some seconds: a table that is away holds nobody up, and what is left is looked at later.
+        For some seconds: a table that is away holds nobody up, and what is left is looked at later. One of which
+        nothing is left is seen to its end.
         """
-        has_finished = False
         with suppress(TimeoutError):
-            async with asyncio.timeout(_EVERY_SECONDS):
+            async with self._limited(_EVERY_SECONDS), self._looking:  # also to the end of a look that is under way
                 for name in list(self._due):
-                    has_finished = await self._tried(name) or has_finished
-        return has_finished
+                    await self._tried(name)
+        told, self._told = self._told, self._finished
+        return self._finished > told
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -104,23 +112,39 @@ class Finishing:
             while self._due:
                 now = _CLOCK.boottime()
                 for name in [name for name in self._due if self._looked.get(name, 0.0) + _EVERY_SECONDS <= now]:
-                    await self._tried(name)
+                    async with self._looking:
+                        await self._tried(name)
                 await asyncio.sleep(_EVERY_SECONDS / 5)
 
-    async def _tried(self, name: str) -> bool:
+    @asynccontextmanager
+    async def _limited(self, seconds: float) -> AsyncIterator[None]:
+        """Raise TimeoutError after this time; after more where meanwhile nothing is left of a batch."""
+        async with asyncio.timeout(seconds) as limit:
+            self._limits.add(limit)
+            try:
+                self._extend_limits()
+                yield
+            finally:
+                self._limits.discard(limit)
+
+    def _extend_limits(self) -> None:
+        for limit in self._limits if self._ending else ():
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+
+    async def _tried(self, name: str) -> None:
         """Finish a batch if it can be; what fails is tried again when the next task of it ends, or at the next look."""
         self._due.discard(name)
         try:
-            return await self.finish(name)
+            await self.finish(name)
         except BatchNotFound:
-            return False
+            return
         except asyncio.CancelledError:
             self._due.add(name)
             raise
         except (JobqError, NoAnswer) as error:
             self._due.add(name)
             _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)
-            return False
 
     async def finish(self, name: str) -> bool:
         """Finish a batch if it has ended, and go on with a cancel; return whether it has finished by this.
@@ -143,24 +167,42 @@ class Finishing:
                 if begun is None:  # somebody else has, or has put something back
                     continue
                 head = begun
-            return head.state == heads.FINISHING and (await self.ended(head)).state == heads.FINISHED
+            if head.state != heads.FINISHING:
+                return False
+            self._ending += 1
+            self._extend_limits()
+            try:
+                has_finished = (await self.ended(head)).state == heads.FINISHED
+            finally:
+                self._ending -= 1
+            self._finished += has_finished
+            return has_finished
         return False
 
     async def _begun(self, head: Head) -> Head | None:
-        """Note that a batch has ended, with its counts; None = it has changed since it was read."""
+        """Note that a batch has ended; None = it has changed since it was read."""
+        values = {"State": heads.FINISHING, "Finished": self._ledger.wire.now()}
+        return await answered(self._heads.replace(head, values))
+
+    async def _counted(self, head: Head) -> Head:
+        """Note the counts of a round that has ended, which takes long where it is large; nothing changes meanwhile."""
+        if any(each.number == head.round for each in head.rounds):
+            return head
         counts = (await self._counting.counted(head.name)).counts
-        now = self._ledger.wire.now()
-        values: dict[str, object] = {"State": heads.FINISHING, "Finished": now}
         whole = {name: counts.get(name, 0) for name in COUNTED}
-        rows.put(values, "Rounds", rounds_with(head.rounds_text, head.round, now, whole).encode())
-        try:
-            return await self._heads.replace(head, values)
-        except NoAnswer as error:
-            raise BackendUnavailable(str(error)) from None
+        values: dict[str, object] = {}
+        finished = head.finished or self._ledger.wire.now()
+        rows.put(values, "Rounds", rounds_with(head.rounds_text, head.round, finished, whole).encode())
+
+        def decide(now: Head) -> dict[str, object] | None:
+            is_same = now.state == heads.FINISHING and now.round == head.round
+            return values if is_same and now.rounds_text == head.rounds_text else None
+
+        return await self._heads.change(head.name, decide)
 
     async def ended(self, head: Head) -> Head:
         """Go on with the end of a batch that is `finishing`, and return it as it is then; others as they are."""
-        if head.state != heads.FINISHING:
+        if head.state != heads.FINISHING or (head := await self._counted(head)).state != heads.FINISHING:
             return head
         tasks = head.plan.tasks(head.name, head.round)
         await self._push([(f"{AT_ITS_END}{head.name}", task) for task in tasks])

@@ -113,7 +113,8 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     if len(data) > _MOST_PLAN_BYTES:
         raise MalformedTask(f"takes {len(data)} bytes, and a table keeps {_MOST_PLAN_BYTES} of a batch", "then")
     values = dict[str, Any]()
-    rows.put(values, "Plan", data)
+    for start in range(0, _MOST_PLAN_BYTES, rows.CHUNK_BYTES):  # one that was longer leaves nothing behind
+        rows.put_chunk(values, "Plan", start // rows.CHUNK_BYTES, data[start : start + rows.CHUNK_BYTES])
     return values
 
 

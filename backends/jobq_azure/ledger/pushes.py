@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from jobq.batches import BatchState, missing, sealed
@@ -17,7 +18,7 @@ from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import entries, heads
 from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry, batch_of
 from jobq_azure.ledger.heads import Head, Heads
-from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import MOST_ROWS, Row, Verb, Write
 from jobq_azure.table_journal.errors import WriteRefused
@@ -47,6 +48,8 @@ class LedgerPush:
         self._entered: dict[tuple[str, str], str] = {}  # by partition and id: its etag; "" = not known
         self._unmarked: set[tuple[str, str]] = set()  # likewise: those whose push is not known to be over
         self._unsent: set[tuple[str, str]] = set()  # likewise: those to be queued
+        self._adopted: set[tuple[str, str]] = set()  # likewise: those of another push, which is not known to be over
+        self._revoked: dict[tuple[str, str], str] = {}  # likewise: what a seal has taken for dead, and its etag
         for book, task in books:
             partition = ledger.partition(book, task.id)
             known = self._tasks.setdefault(partition, {}).setdefault(task.id, task)
@@ -99,7 +102,7 @@ class LedgerPush:
         for _ in range(_TRIES):
             if not tasks:
                 return
-            writes = [write for task in tasks for write in self._writes(task)]
+            writes = [write for task in tasks for write in self._writes(partition, task)]
             try:
                 etags = await self._ledger.wire.write(partition, writes)
             except WriteRefused as refused:
@@ -119,7 +122,7 @@ class LedgerPush:
             self._unmarked.add((partition, id_))
             self._unsent.add((partition, id_))
 
-    def _writes(self, task: Task) -> list[Write]:
+    def _writes(self, partition: str, task: Task) -> list[Write]:
         now = time.time()
         values: dict[str, Any] = {
             "State": WAITING,
@@ -131,31 +134,66 @@ class LedgerPush:
             "Push": self._name,
         }
         rows.put(values, "Params", json.dumps(task.params).encode() if task.params else b"")
+        revoked = self._revoked.get((partition, task.id))
+        if revoked is not None:  # nobody was told that it is queued: it is entered anew
+            values |= {"Then": "", "Cancel": False}
         return [
-            Write(Verb.INSERT, entries.key("m", task.id), values),
-            Write(Verb.INSERT, entries.key("u", task.id), {}),
-            Write(Verb.INSERT, entries.key("p", task.id), {}),
+            Write(Verb.INSERT if revoked is None else Verb.MERGE, entries.key("m", task.id), values, revoked or ""),
+            *(Write(Verb.INSERT if revoked is None else Verb.REPLACE, entries.key(kind, task.id), {}) for kind in "up"),
         ]
 
     async def _without_known(self, partition: str, tasks: Sequence[Task]) -> list[Task]:
         """Return those that are not entered; of the others note which are to be queued."""
         ids = [task.id for task in tasks]
-        known, pushing = await answered(
-            _both(self._ledger.among(partition, ids), self._ledger.among(partition, ids, "p"))
-        )
+        first = await answered(self._ledger.among(partition, ids))
+        pushing = await answered(self._ledger.among(partition, ids, "p"))
+        # Once more: one that is not being pushed is known to be queued, or was taken back between the two.
+        known = await answered(self._ledger.among(partition, ids))
+        unknown, found = list[Task](), list[LedgerEntry]()
         for task in tasks:
-            if (row := known.get(task.id)) is None:
+            row, place = known.get(task.id), (partition, task.id)
+            if row is None or task.id not in first:
+                self._revoked.pop(place, None)
+                unknown.append(task)
                 continue
-            entry, place = LedgerEntry(row), (partition, task.id)
+            entry = LedgerEntry(row)
             if entry.fingerprint != task.fingerprint().hex():
                 raise _duplicate(task.id)
-            if entry.push == self._name:  # the answer was lost
+            if entry.is_revoked:
+                self._revoked[place] = entry.etag
+                unknown.append(task)
+            elif entry.push == self._name and place not in self._adopted:  # the answer was lost
                 self._note(partition, {task.id: entry.etag})
-            elif task.id in pushing:  # by a push that died, or goes on
-                self._unmarked.add(place)
-                if entry.state == WAITING and entry.fencing == NEVER_HELD:  # else its message is there
-                    self._unsent.add(place)
-        return [task for task in tasks if task.id not in known]
+            elif task.id in pushing:
+                found.append(entry)
+            elif entry.push != LedgerEntry(first[task.id]).push:  # taken back, and entered by yet another
+                unknown.append(task)
+        missed = await self._adopt(partition, found)
+        return unknown + [task for task in tasks if task.id in missed]
+
+    async def _adopt(self, partition: str, found: Sequence[LedgerEntry]) -> set[str]:
+        """Go on with what pushes have entered that died, or go on; return the ids that are to be looked at again.
+
+        By a change of the entries, so that the others take nothing back that this one is about to queue.
+        """
+        self._unmarked |= {(partition, str(entry.id)) for entry in found}
+        unsent = [entry for entry in found if entry.was_never_claimed]  # of the others the messages are there
+        missed = set[str]()
+        for start in range(0, len(unsent), MOST_ROWS):
+            some = unsent[start : start + MOST_ROWS]
+            ids = {str(entry.id) for entry in some}
+            self._adopted |= {(partition, id_) for id_ in ids}
+            mine = {"Push": self._name}
+            writes = [Write(Verb.MERGE, entries.key("m", str(entry.id)), mine, entry.etag) for entry in some]
+            try:
+                await answered(self._ledger.wire.write(partition, writes))
+            except WriteRefused as refused:
+                if not refused.is_conflict:
+                    raise BackendUnavailable(str(refused)) from None
+                missed |= ids
+            else:
+                self._unsent |= {(partition, id_) for id_ in ids}
+        return missed
 
     async def take_back(self) -> None:
         """Take back what this push has entered, none of which is queued; what cannot be, a repetition goes on with."""
@@ -167,8 +205,16 @@ class LedgerPush:
             own = Write(Verb.DELETE, first.row, {}, self._entered[place])
             try:
                 await self._ledger.wire.write(partition, [own, *rest])
-            except (WriteRefused, NoAnswer, JobqError):
+            except WriteRefused:  # it was changed: by a cancel of the batch, or by a push of the same
+                with suppress(JobqError):
+                    await self._ledger.change(self._books[partition], id_, revoked)
+            except (NoAnswer, JobqError):
                 return
+
+        def revoked(entry: LedgerEntry | None) -> EntryChange | None:
+            is_own = entry is not None and entry.push == self._name and entry.fencing == NEVER_HELD
+            is_canceled = is_own and entry is not None and entry.state == ENDED and entry.then == "canceled"
+            return EntryChange({"Then": REVOKED}) if is_canceled else None
 
         await _each(list(self._entered), of)
         self._entered.clear()
@@ -217,10 +263,12 @@ class LedgerPush:
         there = await self._ledger.among(partition, ids, "p")
         if noted := [id_ for id_ in ids if id_ not in there]:
             found: dict[str, Row] = await self._ledger.among(partition, noted)
-            if any(LedgerEntry(row).state == ENDED and LedgerEntry(row).then == REVOKED for row in found.values()):
+            if len(found) < len(noted):
+                raise BackendUnavailable("another push of these tasks has taken them back; push them again")
+            if any(LedgerEntry(row).is_revoked for row in found.values()):
                 raise BackendUnavailable(
-                    "this push took so long that a seal of its batch has taken it for dead: nothing of it is run; push"
-                    " it again, under other ids"
+                    "this push took so long that a seal of its batch has taken it for dead; nothing of it is run."
+                    " Push it again once the batch is open"
                 )
         return [id_ for id_ in ids if id_ in there]
 
@@ -234,11 +282,6 @@ def _check_open(name: str, head: Head | None) -> None:
 
 def _duplicate(id_: str) -> DuplicateTask:
     return DuplicateTask(f"the id {id_} is that of another task of this batch; nothing of this push was added")
-
-
-async def _both(first: Awaitable[Any], second: Awaitable[Any]) -> tuple[Any, Any]:
-    one, other = await asyncio.gather(first, second)
-    return one, other
 
 
 async def _each(items: Sequence[Any], do: Callable[[Any], Awaitable[None]]) -> None:

@@ -228,11 +228,13 @@ class LedgerQueue(JournaledQueue):
         if isinstance(found, LedgerHold):
             return found
         seen_to.append(inner)
-        await self._turned_away(inner, standing, found, batch_of(book) or book[1:])
+        await self._turned_away(inner, standing, found, book)
         return None
 
-    async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, name: str) -> None:
+    async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails."""
+        name = batch_of(book)
+        unknown = _NOT_THERE.format(name or book[1:])
         try:
             if standing is Standing.SUPERFLUOUS:
                 await inner.settle(Complete())
@@ -241,12 +243,14 @@ class LedgerQueue(JournaledQueue):
                 await inner.settle(MoveToDeadLetters(entry.reason, entry.description))
                 _log.info("%s: task %s is dead, and is among the dead letters now", self.name, inner.id)
             elif standing is Standing.UNKNOWN:
-                await inner.settle(MoveToDeadLetters("unknown", _NOT_THERE.format(name)))
-                _log.warning("%s: task %s is a dead letter: %s", self.name, inner.id, _NOT_THERE.format(name))
+                await inner.settle(MoveToDeadLetters("unknown", unknown))
+                _log.warning("%s: task %s is a dead letter: %s", self.name, inner.id, unknown)
         except JobqError as error:
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
         else:
             self._turned += standing is not Standing.STALE
+            if standing is Standing.SUPERFLUOUS and name is not None:
+                self._finishing.has_ended(name)  # whoever has ended it may have died before it looked
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         hold = self._holds.pop(id(inner), None)

@@ -58,7 +58,7 @@ class Redrives:
             is_sent = False
             if entry is None:
                 raise ConfigurationError(_UNKNOWN.format(task_id, name or book[1:]))
-            if not (entry.is_dead or (entry.state == ENDED and entry.then == GONE)):
+            if not (entry.is_dead or entry.was_never_claimed or (entry.state == ENDED and entry.then == GONE)):
                 return None  # it is back already, or has been, and ended: the letter was left behind
             if is_canceled:
                 return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
@@ -89,7 +89,7 @@ class Redrives:
         """Note that a dead letter is being deleted: its task is gone."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
-            is_dead = entry is not None and entry.is_dead
+            is_dead = entry is not None and (entry.is_dead or entry.was_never_claimed)
             return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)

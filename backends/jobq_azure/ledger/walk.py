@@ -1,7 +1,7 @@
 """Walks over the tasks of a queue's batches that have not ended: to cancel them, or because the queue was cleared."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
 from jobq_azure.ledger.entries import (
@@ -21,6 +21,8 @@ from jobq_azure.table_journal.lookup import answered, for_each
 from jobq_azure.table_journal.recorder import Notebook
 
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
+_TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
+_MOST_PUSHED: Final = 1_000_000  # tasks of one partition whose push is not known to be over
 
 
 class LedgerWalk:
@@ -47,8 +49,8 @@ class LedgerWalk:
         partitions = partitions_of(self._ledger.queue, book)
 
         async def look(number: int) -> bool:
-            found, _ = await self._ledger.wire.look(partitions[number], "u!", 'u"', limit=1)
-            return bool(found)
+            # Not one page: the service may answer with none of the rows, and where to go on.
+            return bool(await self._ledger.wire.all(partitions[number], "u!", 'u"', most=1))
 
         if await answered(look(first)):
             return first
@@ -60,7 +62,7 @@ class LedgerWalk:
         """Return the tasks of a batch whose push is not known to be over: the partition of each, and its row."""
 
         async def look(partition: str) -> list[tuple[str, Row]]:
-            found, _ = await self._ledger.wire.look(partition, "p!", 'p"', etags=True)
+            found = await self._ledger.wire.all(partition, "p!", 'p"', most=_MOST_PUSHED, etags=True)
             return [(partition, row) for row in found]
 
         looked = await answered(for_each(partitions_of(self._ledger.queue, name), look))
@@ -68,31 +70,49 @@ class LedgerWalk:
 
     async def cancel(self, name: str) -> bool:
         """End what waits of a batch, and ask what runs to end; return whether there is more to do."""
-        changed, running = 0, list[IdOfLife]()
+        changed = 0
         async for partition, page in self._unended(f"{self._ledger.queue}!b!{name}"):
             book = book_in(partition, self._ledger.queue)
-            found = await for_each([id_in(row) for row in page], lambda id_, book=book: self._cancel(book, id_))  # type: ignore[misc]
-            for entry, is_new in found:
-                if entry is not None and is_new:
-                    changed += 1
-                    if entry.state == RUNNING:
-                        running.append(entry.id)
-                    else:
-                        self._notebook.canceled(entry.id, entry.id.birth, entry.fencing)
+            ids = [id_in(row) for row in page]
+            asked: set[str] = set()
+            for _ in range(_TURNS):
+                found = await for_each(ids, lambda id_, book=book, asked=asked: self._cancel(book, id_, asked))  # type: ignore[misc]
+                changed += await self._ended(found)
+                # The request is recorded before the mark that says so: whoever is cut off in between does it again.
+                late = [entry.id for entry, is_new in found if entry is not None and is_new is None]
+                await self._ask_to_end(late)
+                ids = [str(id_) for id_ in late]
+                asked.update(ids)
+                if not ids:
+                    break
             if changed >= MOST_AT_ONCE:
                 break
+        return changed >= MOST_AT_ONCE
+
+    async def _ended(self, found: Sequence[tuple[LedgerEntry | None, bool | None]]) -> int:
+        """Record in the journal what has ended unrun; return how many entries were changed."""
+        changed = [entry for entry, is_new in found if entry is not None and is_new]
+        for entry in changed:
+            if entry.state != RUNNING:
+                self._notebook.canceled(entry.id, entry.id.birth, entry.fencing)
+        return len(changed)
+
+    async def _ask_to_end(self, running: Sequence[IdOfLife]) -> None:
         for start in range(0, len(running), MOST_ROWS):
             some = running[start : start + MOST_ROWS]
             await answered(self._requests.record(CancelRequest.of(str(id_), id_.birth) for id_ in some))
-        return changed >= MOST_AT_ONCE
 
-    async def _cancel(self, book: str, id_: str) -> tuple[LedgerEntry | None, bool]:
-        is_new = False
+    async def _cancel(self, book: str, id_: str, asked: Collection[str]) -> tuple[LedgerEntry | None, bool | None]:
+        """Return the entry, and whether it was changed; None = it runs, and is first to be asked to end."""
+        is_new: bool | None = False
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             nonlocal is_new
             is_new = entry is not None and entry.state != ENDED and not entry.is_to_end
             if entry is None or not is_new:
+                return None
+            if entry.state == RUNNING and id_ not in asked:
+                is_new = None
                 return None
             if entry.state == RUNNING:
                 return EntryChange({"Cancel": True})

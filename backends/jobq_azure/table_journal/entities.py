@@ -37,7 +37,7 @@ MICROSECONDS: Final = 1_000_000
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 _LONGEST: Final = 320  # of an id in a key, which has 512 characters at most; those of tasks have 300
-_CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
+CHUNK_BYTES: Final = 60 * 1024  # of one property, which the service limits to 64 KiB
 _MOST_CHUNKS: Final = 10  # of one text; a row is 1 MiB at most
 _MOST_BODY_BYTES: Final = 8 * 1024
 _NUMBER: Final = 10**10 - 1
@@ -172,11 +172,16 @@ def below(prefix: str) -> tuple[str, str]:
 
 def put(values: dict[str, Any], name: str, data: bytes) -> None:
     """Add bytes under a name, in as many properties as it takes; what is beyond a megabyte is cut."""
-    for number, start in enumerate(range(0, len(data), _CHUNK_BYTES)):
+    for number, start in enumerate(range(0, len(data), CHUNK_BYTES)):
         if number == _MOST_CHUNKS:
             return
-        values[f"{name}{number}"] = base64.b64encode(data[start : start + _CHUNK_BYTES]).decode()
-        values[f"{name}{number}@odata.type"] = "Edm.Binary"
+        put_chunk(values, name, number, data[start : start + CHUNK_BYTES])
+
+
+def put_chunk(values: dict[str, Any], name: str, number: int, data: bytes) -> None:
+    """Add one property of `put`."""
+    values[f"{name}{number}"] = base64.b64encode(data).decode()
+    values[f"{name}{number}@odata.type"] = "Edm.Binary"
 
 
 def taken(row: Mapping[str, Any], name: str) -> bytes:
