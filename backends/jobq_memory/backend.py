@@ -14,6 +14,7 @@ from jobq.task import Task
 from jobq_memory.batches import MemoryBatches
 from jobq_memory.journal import MemoryJournal
 from jobq_memory.leases import MemoryLeases
+from jobq_memory.observations import MemoryObservations
 from jobq_memory.queue_state import DeliveryGrant
 from jobq_memory.router import Router, Waiter
 from jobq_memory.views import MemoryViews
@@ -58,6 +59,10 @@ class MemoryBackend:
     def batches(self) -> MemoryBatches:
         """The batches of this queue."""
         return MemoryBatches(self._router, self._name)
+
+    def observations(self, queue: str = "") -> MemoryObservations | None:
+        """Return the notes of a queue of this router; None = nobody looks at it."""
+        return MemoryObservations(self._router, queue or self._name) if self._router.is_observed else None
 
     def views(self) -> MemoryViews:
         """Return what reads all queues of this router."""

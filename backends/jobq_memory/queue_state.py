@@ -65,6 +65,7 @@ class QueueState:
         self._outputs: deque[tuple[Entry, int, int]] = deque()  # entry, number and length, in the order of their ends
         self._output_characters = 0
         self.entries: dict[str, Entry] = {}
+        self.notes: dict[tuple[str, str], tuple[str, float]] = {}  # value and wall time, by kind and key
         self.paused: Pause | None = None
         self._batches = BatchBook(clock, self.push, self.entries.__contains__, self._to_cancel)
 

@@ -89,6 +89,7 @@ class Router:
         min_lease: the shortest lease granted.
         max_message_bytes: the largest task taken; None = what `Task.encode` allows.
         trace_length: how many events are kept.
+        is_observed: whether workers note how its queues are; nobody looks at a router from outside of its process.
 
     Attributes:
         trace: the latest events, oldest first.
@@ -103,8 +104,10 @@ class Router:
         min_lease: timedelta = timedelta(seconds=1),
         max_message_bytes: int | None = None,
         trace_length: int = 10_000,
+        is_observed: bool = False,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
+        self.is_observed = is_observed
         self.trace: deque[TraceEvent] = deque(maxlen=trace_length)
         self.counters: Counter[str] = Counter()
         self.capabilities = replace(

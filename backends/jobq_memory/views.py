@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
 from jobq.journal.error_grouping import checked_grouping
+from jobq.journal.observations import Note, NoteKind
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import MOST_BODY_BYTES, TaskDetail, TaskRow, detail_of
@@ -28,6 +29,7 @@ from jobq.lease.store import LeaseRecord
 from jobq_memory.entry import Entry, State
 from jobq_memory.journal import MemoryJournal, record_of
 from jobq_memory.leases import MemoryLeases
+from jobq_memory.notes import notes_page
 from jobq_memory.queue_state import QueueState
 from jobq_memory.router import Router
 
@@ -129,6 +131,18 @@ class MemoryViews:
                 host = attempts[-1][0].host if attempts else ""
                 found.add(letter.id, letter.reason, letter.description, host, letter.died)
         return found.groups(limit, is_all=True)
+
+    async def notes(
+        self,
+        queue: str,
+        kind: NoteKind,
+        after: str,
+        limit: int,
+        *,
+        budget: timedelta = BUDGET,  # noqa: ARG002 - of the protocol
+    ) -> Sequence[Note]:
+        """List notes."""
+        return notes_page(self._router, queue, kind, after, limit)
 
     def _search(self, queue: str, search: TaskSearch) -> None:
         with self._router.opened(queue) as store:

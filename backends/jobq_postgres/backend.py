@@ -46,6 +46,8 @@ from jobq_postgres.push import call_of
 from jobq_postgres.settle import Change, LeasedRow
 
 if TYPE_CHECKING:
+    from jobq_postgres.observations import PostgresObservations
+    from jobq_postgres.passing_lane import PassingLane
     from jobq_postgres.views import PostgresViews
 
 _CAPABILITIES: Final = replace(DATABASE, batches=True, views=True)
@@ -78,6 +80,7 @@ class PostgresBackend:
         self._clock = SystemClock()
         self._links: Connections | None = None
         self._lane: Lane | None = None  # of the named leases
+        self._passing: PassingLane | None = None  # of the notes
         self._opening = asyncio.Lock()
         self._closed = False
         self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
@@ -104,6 +107,25 @@ class PostgresBackend:
         """The batches of this queue."""
         return PostgresBatches(self._linked_once)
 
+    def observations(self, queue: str = "") -> "PostgresObservations | None":
+        """Return the notes of a queue of this database; None = the journal is off."""
+        if self._keep is None:
+            return None
+        from jobq_postgres.observations import PostgresObservations  # noqa: PLC0415 - as below
+        from jobq_postgres.passing_lane import PassingLane  # noqa: PLC0415 - as below
+
+        if self._passing is None:
+            self._passing = PassingLane(self._server, "observe")
+        passing = self._passing
+
+        async def keyed(work: Work[Any], *, seconds: float) -> Any:
+            links = self._links
+            if links is not None and links.is_claiming:
+                return await links.beside_claims(work, seconds)
+            return await passing.submit(work, seconds=seconds)
+
+        return PostgresObservations(queue or self.name, self._server.place, keyed, passing.submit)
+
     def views(self) -> "PostgresViews":
         """Return what reads all queues of this database."""
         from jobq_postgres.views import PostgresViews  # noqa: PLC0415 - few need them
@@ -125,6 +147,9 @@ class PostgresBackend:
             links, self._links = self._links, None
         if links is not None:
             await links.close()
+        passing, self._passing = self._passing, None
+        if passing is not None:
+            await passing.close()
         lane, self._lane = self._lane, None
         if lane is not None:
             await lane.close()

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from jobq.errors import AnswerLost, BackendUnavailable, JobqError, QueueNotFound, SettlementUnknown
@@ -23,6 +23,7 @@ from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.push import GroupPush, PushCall
 from jobq_postgres.settle import Change, LeasedRow, Ready
 
+T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 _NOTIFY_SECONDS: Final = 5.0
 _MOST_RANKS: Final = 100  # a notification holds 8,000 bytes; an empty one says "look everywhere"
@@ -92,6 +93,15 @@ class Connections:
             return await self._pushes.submit(work, seconds=seconds)
         except NoAnswer as error:
             raise AnswerLost(str(error)) from None
+
+    @property
+    def is_claiming(self) -> bool:
+        """Whether there is a connection that claims."""
+        return self._claims.is_connected
+
+    async def beside_claims(self, work: Work[T], seconds: float) -> T:
+        """Run a statement or two that find all by a key on the connection that claims; raises NoAnswer."""
+        return await self._claims.submit(work, seconds=seconds, gives_up=True)
 
     async def advance(self, batch: int | None = None) -> None:
         """Do what follows from an end that was told just now, as far as this role may; others do the rest."""

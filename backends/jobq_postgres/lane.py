@@ -182,6 +182,11 @@ class Lane:
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a connection, as far as is known."""
+        return self._connection is not None and not self._connection.is_closed()
+
     def submit(
         self, work: Work[T], *, seconds: float, early: bool = False, gives_up: bool = False
     ) -> "asyncio.Future[T]":

@@ -331,3 +331,23 @@ CREATE INDEX CONCURRENTLY task_of_limit ON jobq.task (limit_id)
     WHERE limit_id IS NOT NULL AND (position IS NOT NULL OR expires_at IS NOT NULL);
 
 ALTER TABLE jobq.task VALIDATE CONSTRAINT task_is_somewhere;
+
+--== 10: observations ==
+
+-- What is seen of a queue from time to time: jobq.journal.observations. Nothing of a task depends on it.
+CREATE TABLE jobq.observation (
+    queue_id integer NOT NULL,
+    kind     text COLLATE "C" NOT NULL,
+    key      text COLLATE "C" NOT NULL,
+    at       timestamptz NOT NULL,                -- when it was written
+    value    text NOT NULL,                       -- JSON, in ASCII
+    PRIMARY KEY (queue_id, kind, key)
+) WITH (fillfactor = 70);                         -- each worker writes its row anew twice a minute
+
+--== 11: index of ends, online ==
+
+-- So that what ended within a minute is counted at the cost of as many. A BRIN index, which was here before, has in time
+-- all pages in each minute: rows that are forgotten leave room for new ones in pages of old times.
+CREATE INDEX CONCURRENTLY attempt_by_end ON jobq.attempt (queue_id, ended_at);
+
+DROP INDEX CONCURRENTLY IF EXISTS jobq.attempt_ended;

@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq.journal.error_grouping import checked_grouping
+from jobq.journal.observations import Note, NoteKind
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
 from jobq.journal.task_search import TaskSearch
@@ -21,7 +22,7 @@ from jobq.journal.views import (
     is_storable,
 )
 from jobq.lease.store import LeaseRecord
-from jobq_postgres import dead_groups, lease_listing, queue_lines
+from jobq_postgres import dead_groups, lease_listing, observations, queue_lines
 from jobq_postgres.bounded_read import KEYED_SECONDS, BoundedRead, TimeIsOver
 from jobq_postgres.connections import queue_number
 from jobq_postgres.errors import NoAnswer
@@ -133,6 +134,21 @@ class PostgresViews:
             return await dead_groups.groups(read, number, names, limit)
 
         return await self._look_at(queue, look, budget)
+
+    async def notes(
+        self, queue: str, kind: NoteKind, after: str, limit: int, *, budget: timedelta = BUDGET
+    ) -> Sequence[Note]:
+        """List notes."""
+        values = observations.page_values(kind, after, limit)
+
+        async def look(read: BoundedRead, number: int) -> Sequence[Note]:
+            read.limit(budget)
+            return [Note(*row) for row in await read.fetch(observations.PAGE, number, *values)]
+
+        try:
+            return await self._look_at(queue, look, budget)
+        except TimeIsOver:
+            raise BackendUnavailable(f"{self._server.place}: there was no time for the notes of {queue!r}") from None
 
     def _journal(self, queue: str) -> PostgresJournal:
         async def linked() -> _Link:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jobq_sqlite.delivery import SqliteDelivery
     from jobq_sqlite.journal import SqliteJournal
     from jobq_sqlite.leases import SqliteLeases
+    from jobq_sqlite.observations import SqliteObservations
     from jobq_sqlite.receiver import QueueReceiver
     from jobq_sqlite.views import SqliteViews
 
@@ -98,6 +99,14 @@ class SqliteBackend:
         from jobq_sqlite.batches import SqliteBatches  # noqa: PLC0415 - as above
 
         return SqliteBatches(self._linked, self._read, self._wake, self._looked_up_again, self._keep or 0.0)
+
+    def observations(self, queue: str = "") -> "SqliteObservations | None":
+        """Return the notes of a queue of this file; None = the journal is off, or nobody else looks at this file."""
+        if self._keep is None or (self._connect is not None and not self._connect.shares_file):
+            return None
+        from jobq_sqlite.observations import SqliteObservations  # noqa: PLC0415 - as above
+
+        return SqliteObservations(queue or self.name, self._opened, self._opened_to_read)
 
     def views(self) -> "SqliteViews":
         """Return what reads all queues of this file."""
@@ -335,6 +344,10 @@ class SqliteBackend:
         """Delete the rows of queues that are deleted, also of one whose delete was cut off."""
         while rows := await connection.submit(lambda database, _: queue_admin.rows_of_deleted(database), writes=False):
             await connection.each(rows, lambda database, _, seq: queue_admin.forget(database, seq))
+        while notes := await connection.submit(
+            lambda database, _: queue_admin.notes_of_deleted(database), writes=False
+        ):
+            await connection.each(notes, lambda database, _, note: queue_admin.forget_note(database, note))
 
     @contextmanager
     def _looked_up_again(self) -> Iterator[None]:

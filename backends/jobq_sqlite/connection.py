@@ -6,7 +6,7 @@ Short commands use it as it is: a loop and a thread are a fifth of their start. 
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from jobq.errors import BackendUnavailable, JobqError
 from jobq_sqlite import transaction
@@ -57,7 +57,12 @@ class SqliteConnection:
         file: opened by `start`.
         on_foreign_write: called after another process has written, while anyone watches, and after tasks were added
             that nobody here has pushed; never by this class.
+
+    Attributes:
+        shares_file: whether other processes may use the file.
     """
+
+    shares_file: ClassVar[bool] = True
 
     def __init__(self, file: OpenFile, on_foreign_write: Callable[[], None]) -> None:
         self.file = file

@@ -14,6 +14,8 @@ class LoopConnection(ThreadConnection):
     It sees no writes of other processes.
     """
 
+    shares_file = False
+
     async def start(self) -> None:
         """Open the file; raises what that raises."""
         self._loop = asyncio.get_running_loop()

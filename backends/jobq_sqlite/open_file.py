@@ -22,7 +22,7 @@ from jobq_sqlite.same_file import SameFile, other_name
 from jobq_sqlite.stops import Undisturbed
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 11
+SCHEMA_VERSION: Final = 12
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
 ADDED_BY: Final = {
     1: "schema.sql",
@@ -36,6 +36,7 @@ ADDED_BY: Final = {
     9: "pauses.sql",
     10: "highest_epoch.sql",
     11: "batches.sql",
+    12: "observations.sql",
 }
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005

@@ -48,6 +48,11 @@ UNFINISHED_ROWS: Final = (
     f"SELECT seq FROM task NOT INDEXED WHERE seq > ? AND seq <= ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - a constant of ours
     " ORDER BY seq LIMIT ?"
 )
+# The queues first, of which few are: notes have no index by whether their queue is there.
+NOTES_OF_DELETED: Final = (
+    "SELECT queue.queue_id, kind, key FROM queue CROSS JOIN observation ON observation.queue_id = queue.queue_id"
+    " WHERE substr(name, 1, ?) = ? LIMIT ?"
+)
 CLEAR: Final = f"DELETE FROM task WHERE seq = ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - as above
 
 
@@ -141,6 +146,17 @@ def forget(database: sqlite3.Connection, seq: int) -> None:
     """Delete a task of a queue that was deleted, and its attempts."""
     database.execute("DELETE FROM attempt WHERE seq = ?", (seq,))
     database.execute("DELETE FROM task WHERE seq = ?", (seq,))
+
+
+def notes_of_deleted(database: sqlite3.Connection) -> list[tuple[int, str, str]]:
+    """Return the next notes of whichever queue was deleted (`jobq.journal.observations`)."""
+    found = database.execute(NOTES_OF_DELETED, (len(DELETED), DELETED, ROWS_AT_ONCE))
+    return [(queue, kind, key) for queue, kind, key in found]
+
+
+def forget_note(database: sqlite3.Connection, note: tuple[int, str, str]) -> None:
+    """Delete a note of a queue that was deleted."""
+    database.execute("DELETE FROM observation WHERE queue_id = ? AND kind = ? AND key = ?", note)
 
 
 def dead_page(

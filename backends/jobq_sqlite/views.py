@@ -9,6 +9,7 @@ from typing import Final, Self, TypeVar
 
 from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound, StoreUnusable
 from jobq.journal.error_grouping import checked_grouping
+from jobq.journal.observations import Note, NoteKind
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
 from jobq.journal.task_search import TaskSearch
@@ -23,7 +24,7 @@ from jobq.journal.views import (
     is_storable,
 )
 from jobq.lease.store import LeaseRecord
-from jobq_sqlite import dead_groups, lease_listing, queue_lines, task_sql
+from jobq_sqlite import dead_groups, lease_listing, observations, queue_lines, task_sql
 from jobq_sqlite.bounded_read import UntilCut, bounded
 from jobq_sqlite.connection import Link
 from jobq_sqlite.journal import SqliteJournal
@@ -127,6 +128,20 @@ class SqliteViews:
         names = checked_grouping(",".join(grouping))
         return await self._look(
             lambda database, _: dead_groups.groups(database, _number(database, queue), names, limit, budget)
+        )
+
+    async def notes(
+        self,
+        queue: str,
+        kind: NoteKind,
+        after: str,
+        limit: int,
+        *,
+        budget: timedelta = BUDGET,  # noqa: ARG002 - a page of them takes none that counts
+    ) -> Sequence[Note]:
+        """List notes."""
+        return await self._look(
+            lambda database, now: observations.page(database, _number(database, queue), kind, after, limit, now)
         )
 
     def _journal(self, queue: str) -> SqliteJournal:

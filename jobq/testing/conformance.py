@@ -38,6 +38,7 @@ _MODULES: Final = (
     "pause",
     "batch",
     "views",
+    "observations",
     "poison",
     "faults",
 )

@@ -38,7 +38,7 @@ Wrap = Callable[[Backend], Backend]
 def memory(wrap: Wrap = lambda backend: backend, *, max_message_bytes: int | None = None) -> Harness:
     """A router of its own on a virtual clock; `wrap` may break what a handle does."""
     clock = VirtualClock()
-    router = Router(clock, max_message_bytes=max_message_bytes)
+    router = Router(clock, max_message_bytes=max_message_bytes, is_observed=True)
 
     async def inject(queue: str, body: bytes) -> str:
         return router.inject(queue, body)

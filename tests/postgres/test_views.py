@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError
+from jobq.journal.observations import NoteKind
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
 from jobq.journal.views import MOST_COUNTED
 from jobq.settlement import Complete, MoveToDeadLetters
-from jobq_postgres import PostgresBackend, dead_groups, lease_listing, queue_lines, task_walk
+from jobq_postgres import PostgresBackend, dead_groups, lease_listing, observations, queue_lines, task_walk
 from jobq_postgres.views import PostgresViews
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
@@ -99,6 +100,10 @@ async def test_each_order_is_walked_by_its_index(database: Database) -> None:
         (dead_groups.LETTERS, (1, _NOW, "x", 10), "dead_by_age"),
         (lease_listing.LISTED, ("q", "", 10, "x", 10), "lease_pkey"),
         (lease_listing.EDGE, ("q", "", 10), "lease_pkey"),
+        (observations.OUTCOMES, (1, _NOW, _NOW), "attempt_by_end"),
+        (observations.SAMPLE, (1, _NOW, _NOW, 10), "attempt_by_end"),
+        (observations.PAGE, (1, "depth", "", 10), "observation_pkey"),
+        (observations.DROP, (1, "depth", ["x"]), "observation_pkey"),
     ],
 )
 @pytest.mark.usefixtures("queue")
@@ -211,6 +216,11 @@ async def test_who_may_only_look_looks(queue: PostgresBackend, database: Databas
             assert await views.output("q", row.id) is None
         assert (await views.leases("q", "", "", 10)).rows == []
         assert [group.count for group in (await views.dead_groups("q", ["exit"], 10)).groups] == [1]
+        assert await views.notes("q", NoteKind.DEPTH, "", 10) == []
+        notes = watcher.observations()
+        assert notes is not None
+        with pytest.raises(AccessDenied):
+            await notes.put(NoteKind.DEPTH, "1", "{}", replaces=False)
     async with as_role(database, roles["pusher"]) as pusher, pusher.views() as views:
         with pytest.raises(AccessDenied):
             await views.tasks("q", TaskFilter(), "", 10)

@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
+from jobq.journal.observations import NoteKind
 from jobq.journal.store import journal_of
 from jobq.pausing import Pause
 from jobq.settlement import Complete, MoveToDeadLetters
@@ -22,11 +23,16 @@ async def test_all_of_it_is_gone_and_nothing_of_others(tmp_path: Path) -> None:
         await queue.push(tasks(600))  # more than one transaction deletes
         (delivery,) = await queue.receive(1, LEASE, NOW)
         await delivery.settle(Complete(DONE))
+        for notes in (queue.observations(), other.observations()):
+            assert notes is not None
+            for number in range(600):
+                await notes.put(NoteKind.DEPTH, str(number), "{}", replaces=False)
         await queue.delete()
         assert await queue.queues() == ["other"]
         assert (await other.stats()).visible == 3
     assert ask(file.path, "SELECT DISTINCT substr(id, 1, 1) FROM task") == [("o",)]
     assert ask(file.path, "SELECT count(*) FROM attempt") == [(0,)]
+    assert ask(file.path, "SELECT count(*), count(DISTINCT queue_id) FROM observation") == [(600, 1)]
 
 
 async def test_what_was_open_meanwhile_pushes_and_takes_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,16 @@ from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
 from jobq.journal.views import MOST_COUNTED
 from jobq.settlement import Complete, MoveToDeadLetters
-from jobq_sqlite import StoreFile, bounded_read, dead_groups, lease_listing, queue_lines, task_walk
+from jobq_sqlite import (
+    StoreFile,
+    bounded_read,
+    dead_groups,
+    lease_listing,
+    observations,
+    queue_admin,
+    queue_lines,
+    task_walk,
+)
 from jobq_sqlite.views import SqliteViews
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
 
@@ -81,6 +90,10 @@ async def test_a_batch_is_walked_by_its_own_index(tmp_path: Path) -> None:
         (queue_lines.QUEUES, ("", 1), "sqlite_autoindex_queue_1"),
         (lease_listing.LISTED.format(">"), ("q", "", "z", 1), "sqlite_autoindex_lease_1"),
         (dead_groups.LETTERS, (1, 1), "task_dead"),
+        (observations.OUTCOMES, (1, 0.0, 1.0), "COVERING INDEX attempt_ended"),
+        (observations.SAMPLE, (1, 0.0, 1.0, 1), "attempt_ended"),
+        (observations.PAGE, (1, "depth", "", 1), "PRIMARY KEY"),
+        (queue_admin.NOTES_OF_DELETED, (1, "d", 1), "PRIMARY KEY"),
     ],
 )
 async def test_counts_and_lists_are_read_from_indexes(tmp_path: Path, sql: str, values: Any, index: str) -> None:

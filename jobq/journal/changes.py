@@ -1,0 +1,79 @@
+"""Who changed what of a queue, as it is kept for the audit page; the service's log has a line of the same."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Final, Self
+
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.journal.observations import MOST_VALUE
+
+_LAST_SECOND: Final = 2**32 - 1  # since the epoch
+_MOST_CHARACTERS: Final = 200  # of each text
+_MOST_IDS: Final = 10
+CHANGE_TEXTS: Final = ("by", "address", "did", "filter", "state", "said")
+_UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Something that somebody has done.
+
+    Attributes:
+        at: when it began, wall time in seconds since the epoch.
+        by: who: the id and the name of a token.
+        address: from where; "" = not known.
+        did: what, in a word such as `retry`.
+        count: to how many; None = to the queue as such, or not counted.
+        ids: the first of them.
+        filter: what took them, where they were not chosen one by one.
+        state: `began`, `done`, `refused` or `failed`: what only began, nobody has told the end of.
+        said: what came of it.
+    """
+
+    at: float
+    by: str
+    address: str = ""
+    did: str
+    count: int | None = None
+    ids: tuple[str, ...] = ()
+    filter: str = ""
+    state: str = "began"
+    said: str = ""
+
+    def encode(self) -> str:
+        """Return it as JSON, cut to what a note holds."""
+        held = {name: getattr(self, name)[:_MOST_CHARACTERS] for name in CHANGE_TEXTS}
+        ids = [each[:_MOST_CHARACTERS] for each in self.ids[:_MOST_IDS]]
+        text = json.dumps({**held, "at": self.at, "count": self.count, "ids": ids}, separators=(",", ":"))
+        if len(text) > MOST_VALUE:  # ids that JSON writes six times as long; there are none such by our rules
+            text = json.dumps({**held, "at": self.at, "count": self.count, "ids": []}, separators=(",", ":"))
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> Self | None:
+        """Return what was encoded; None = it is nothing that we know."""
+        try:
+            held = json.loads(text)
+            return cls(
+                at=float(held["at"]),
+                count=None if held["count"] is None else int(held["count"]),
+                ids=tuple(map(str, held["ids"])),
+                **_texts(held),
+            )
+        except _UNKNOWN:
+            return None
+
+
+def _texts(held: Mapping[str, object]) -> dict[str, str]:
+    return {name: str(held[name]) for name in CHANGE_TEXTS}
+
+
+def change_key(at: float, id_: str = "") -> str:
+    """Return the key of a change that began then, seconds since the epoch: the latest sort first."""
+    return f"{_LAST_SECOND - int(at):08x}-{id_}"
+
+
+def new_change_key(at: float) -> str:
+    """Return the key of one more change."""
+    return change_key(at, secrets.token_hex(6))

@@ -1,0 +1,214 @@
+"""What ended in each minute, and how many tasks waited then: the figures of the charts, and what is made of them.
+
+Ends are counted from the attempts that the journal holds, so a minute can be computed later; the depth of a queue can
+only be looked at while it is so. A minute that nobody has looked at is a gap, and drawn as one.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Self
+
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.journal.records import TaskState
+from jobq.journal.views import QueueLine
+
+MINUTE: Final = 60
+HOUR: Final = 3600
+MOST_SAMPLED: Final = 1000  # attempts of a minute, for how long they ran; their number is exact
+_LEAST_SECONDS: Final = 0.1
+_BOUNDS: Final = 24  # of a histogram: 0.1 s, 0.2 s, 0.4 s ... 4.9 days, and all beyond
+_UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_SHOWN: Final = (TaskState.READY, TaskState.SCHEDULED, TaskState.RUNNING, TaskState.EXPIRED, TaskState.DEAD)
+
+
+def start_of(at: float, step: int = MINUTE) -> int:
+    """Return when the minute, or other step, of a time began: seconds since the epoch."""
+    return int(at // step) * step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The attempts that ended within a time.
+
+    Attributes:
+        outcomes: how many, by `jobq.task.OutcomeKind`, or `released`.
+        runs: of up to MOST_SAMPLED a minute, how many ran so long: numbers by logarithmic bounds, to be added up.
+        minutes: of how many minutes this is; others of the same time are not known.
+    """
+
+    outcomes: Mapping[str, int]
+    runs: Sequence[int] = ()
+    minutes: int = 1
+
+    @property
+    def total(self) -> int:
+        """How many attempts."""
+        return sum(self.outcomes.values())
+
+    def encode(self) -> str:
+        """Return it as JSON."""
+        held = {"outcomes": dict(self.outcomes), "runs": list(self.runs), "minutes": self.minutes}
+        return json.dumps(held, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Self | None:
+        """Return what was encoded; None = it is nothing that we know, such as a newer jobq's."""
+        try:
+            held = json.loads(text)
+            outcomes = {str(name): int(number) for name, number in held["outcomes"].items()}
+            runs = tuple(max(0, int(number)) for number in held["runs"][:_BOUNDS])
+            return cls(outcomes=outcomes, runs=runs, minutes=max(1, int(held["minutes"])))
+        except _UNKNOWN:
+            return None
+
+    @classmethod
+    def of(cls, outcomes: Mapping[str, int], seconds: Iterable[float]) -> Self:
+        """Return that of attempts that were counted, and of the seconds that some of them ran."""
+        runs = [0] * _BOUNDS
+        for each in seconds:
+            runs[_bucket(each)] += 1
+        while runs and not runs[-1]:
+            runs.pop()
+        return cls(outcomes=dict(outcomes), runs=tuple(runs))
+
+    @classmethod
+    def sum(cls, parts: Iterable[Self]) -> Self:
+        """Return that of all these times together."""
+        outcomes: dict[str, int] = {}
+        runs = [0] * _BOUNDS
+        longest = minutes = 0
+        for part in parts:
+            minutes += part.minutes
+            for name, number in part.outcomes.items():
+                outcomes[name] = outcomes.get(name, 0) + number
+            for at, number in enumerate(part.runs[:_BOUNDS]):
+                runs[at] += number
+            longest = max(longest, len(part.runs))
+        return cls(outcomes=outcomes, runs=tuple(runs[:longest]), minutes=minutes)
+
+    def seconds(self, share: float) -> float | None:
+        """Return for how long this share of them ran at most, as the bounds tell it; None = nothing is known.
+
+        Args:
+            share: such as 0.95.
+        """
+        wanted = share * sum(self.runs)
+        for at, number in enumerate(self.runs):
+            if number and wanted <= number:
+                below = 0.0 if at == 0 else _LEAST_SECONDS * 2.0 ** (at - 1)
+                return below + (_LEAST_SECONDS * 2.0**at - below) * wanted / number
+            wanted -= number
+        return None
+
+
+def run_seconds(record: str) -> float | None:
+    """Return for how long an attempt ran, by its record as JSON; None = it was never started."""
+    held = json.loads(record)
+    started: float | None = held.get("started")
+    ended: float = held["ended"]
+    return None if started is None else max(0.0, ended - started)
+
+
+def sampled(outcomes: Mapping[str, int], records: Iterable[str]) -> Ended:
+    """Return that of attempts that were counted, and of the records of some of them."""
+    return Ended.of(outcomes, (each for each in map(run_seconds, records) if each is not None))
+
+
+def _bucket(seconds: float) -> int:
+    if seconds <= _LEAST_SECONDS:
+        return 0
+    return min(_BOUNDS - 1, math.ceil(math.log2(seconds / _LEAST_SECONDS)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """How a queue was at one moment, or within an hour on average.
+
+    Attributes:
+        counts: tasks by state, each counted to `jobq.journal.views.MOST_COUNTED`; one that there was no time for is
+            missing.
+        oldest_seconds: for how long the oldest ready task had waited, as `QueueLine` says it; None = none did.
+    """
+
+    counts: Mapping[str, int]
+    oldest_seconds: float | None = None
+
+    def encode(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({"counts": dict(self.counts), "oldest": self.oldest_seconds}, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Self | None:
+        """Return what was encoded; None = it is nothing that we know, such as the mark of who looks just now."""
+        try:
+            held = json.loads(text)
+            counts = {str(name): int(number) for name, number in held["counts"].items()}
+            oldest = held["oldest"]
+            return cls(counts=counts, oldest_seconds=None if oldest is None else max(0.0, float(oldest)))
+        except _UNKNOWN:
+            return None
+
+    @classmethod
+    def of(cls, line: QueueLine) -> Self:
+        """Return that of a queue that was looked at."""
+        counts = {str(state): line.counts[state].number for state in _SHOWN if state in line.counts}
+        return cls(counts=counts, oldest_seconds=line.oldest_ready_seconds)
+
+    @classmethod
+    def mean(cls, parts: Sequence[Self]) -> Self:
+        """Return the average of these, and the longest wait of all."""
+        names = dict.fromkeys(name for part in parts for name in part.counts)
+        known = {name: [part.counts[name] for part in parts if name in part.counts] for name in names}
+        waits = [part.oldest_seconds for part in parts if part.oldest_seconds is not None]
+        counts = {name: round(sum(found) / len(found)) for name, found in known.items()}
+        return cls(counts=counts, oldest_seconds=max(waits, default=None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesPoint:
+    """One step of a chart.
+
+    Attributes:
+        at: when it began, seconds since the epoch.
+        ended: what ended within it; None = nobody has looked.
+        depth: as it was then on average; None = nobody has looked.
+    """
+
+    at: int
+    ended: Ended | None
+    depth: Depth | None
+
+    def rate(self, outcomes: Iterable[str]) -> float | None:
+        """Return how many attempts ended so in a minute that is known; None = none is."""
+        if self.ended is None:
+            return None
+        return sum(self.ended.outcomes.get(each, 0) for each in outcomes) / self.ended.minutes
+
+
+def in_steps(
+    ended: Mapping[int, Ended], depth: Mapping[int, Depth], since: int, until: int, step: int
+) -> list[SeriesPoint]:
+    """Return the points of a chart, without a hole.
+
+    Args:
+        ended: by the beginning of its minute or hour; what is of no point is left out.
+        depth: likewise.
+        since: the beginning of the first point, seconds since the epoch.
+        until: the end of the last one.
+        step: seconds of one.
+    """
+    ends: dict[int, list[Ended]] = {}
+    depths: dict[int, list[Depth]] = {}
+    for at, one in ended.items():
+        ends.setdefault((at - since) // step, []).append(one)
+    for at, other in depth.items():
+        depths.setdefault((at - since) // step, []).append(other)
+    return [
+        SeriesPoint(
+            at=since + number * step,
+            ended=Ended.sum(ends[number]) if number in ends else None,
+            depth=Depth.mean(depths[number]) if number in depths else None,
+        )
+        for number in range(math.ceil((until - since) / step))
+    ]

@@ -1,0 +1,222 @@
+"""What is noted of a queue from time to time: kept under kind and key, listed in order, counted by outcome."""
+
+from dataclasses import replace
+
+from jobq.errors import ConfigurationError, QueueNotFound
+from jobq.journal.minutes import MINUTE, MOST_SAMPLED, Depth, Ended, start_of
+from jobq.journal.observations import MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, Observations, Observed, time_key
+from jobq.journal.observing import Observer
+from jobq.journal.presence import WorkerPresence
+from jobq.journal.records import Attempt, TaskState
+from jobq.journal.views import KeepsViews
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
+from jobq.task import OutcomeKind
+from jobq.testing.cases import case
+from jobq.testing.harness import DONE, NOW, Bench, raises
+
+_PRESENCE = WorkerPresence(holder="host:1", host="host", version="1", slots=2, busy=1, state="working", started=1.7e9)
+
+
+@case("views")
+async def a_note_is_kept_under_its_kind_and_key(bench: Bench) -> None:
+    """The first stays, unless the next replaces it; who writes hears which it was, and the store's time."""
+    notes = _of(bench)
+    first = await notes.put(NoteKind.WORKER, "a", "1", replaces=False)
+    second = await notes.put(NoteKind.WORKER, "a", "2", replaces=False)
+    assert (first.is_kept, second.is_kept) == (True, False)
+    assert abs(first.at - bench.clock.wall()) < 60
+    assert [(note.key, note.value) for note in await notes.page(NoteKind.WORKER, "", 10)] == [("a", "1")]
+    assert (await notes.put(NoteKind.WORKER, "a", "3", replaces=True)).is_kept
+    assert (await notes.put(NoteKind.WORKER, "b", "4", replaces=True)).is_kept
+    await notes.put(NoteKind.CHANGE, "a", "another kind", replaces=False)
+    found = await notes.page(NoteKind.WORKER, "", 10)
+    assert [(note.key, note.value) for note in found] == [("a", "3"), ("b", "4")]
+    assert all(0.0 <= note.age < 60 for note in found)
+
+
+@case("views")
+async def notes_are_listed_page_by_page_in_the_order_of_keys(bench: Bench) -> None:
+    """By code points, whatever the database makes of letters; also for who only looks."""
+    notes = _of(bench)
+    keys = ["Z", "a:1", "a:10", "a:2", "é", "0", "~"]
+    for key in keys:
+        await notes.put(NoteKind.WORKER, key, key, replaces=False)
+    assert isinstance(bench.backend, KeepsViews)
+    views = await bench.entered(bench.backend.views())
+    for size in (1, 3, MOST_NOTES):
+        for which in (notes.page, lambda *page: views.notes(bench.queue, *page)):
+            found: list[str] = []
+            while page := await which(NoteKind.WORKER, found[-1] if found else "", size):
+                assert len(page) <= size
+                found += [note.key for note in page]
+            assert found == sorted(keys)
+    assert await views.notes(bench.queue, NoteKind.CHANGE, "", 1) == []
+
+
+@case("views")
+async def notes_are_dropped_by_key_alone(bench: Bench) -> None:
+    """Repeating it is safe, and other kinds and queues keep theirs."""
+    notes = _of(bench)
+    other = await bench.handle(bench.harness.queue_name())
+    await other.create()
+    assert isinstance(other, Observed)
+    others = other.observations()
+    assert others is not None
+    for each in (notes, others):
+        for key in ("a", "b", "c"):
+            await each.put(NoteKind.DEPTH, key, "{}", replaces=False)
+    await notes.put(NoteKind.ENDED, "a", "{}", replaces=False)
+    for _ in range(2):
+        await notes.drop(NoteKind.DEPTH, ["a", "c", "never there", "\0"])
+        assert [note.key for note in await notes.page(NoteKind.DEPTH, "", 10)] == ["b"]
+    assert len(await notes.page(NoteKind.ENDED, "", 10)) == 1
+    assert len(await others.page(NoteKind.DEPTH, "", 10)) == 3
+    assert isinstance(bench.backend, Observed)
+    of_other = bench.backend.observations(other.name)
+    assert of_other is not None
+    await of_other.drop(NoteKind.DEPTH, ["b"])
+    assert [note.key for note in await others.page(NoteKind.DEPTH, "", 10)] == ["a", "c"]
+
+
+@case("views")
+async def what_cannot_be_kept_is_refused(bench: Bench) -> None:
+    """Without a change: a note too long, a key that no store holds, a page of none, a queue that is not there."""
+    notes = _of(bench)
+    for key, value in (
+        ("", "x"), ("k" * (MOST_KEY + 1), "x"), ("k", "v" * (MOST_VALUE + 1)), ("\0", "x"), ("k", "\ud800"),
+    ):  # fmt: skip
+        with raises(ConfigurationError):
+            await notes.put(NoteKind.WORKER, key, value, replaces=True)
+    for limit in (0, MOST_NOTES + 1):
+        with raises(ConfigurationError):
+            await notes.page(NoteKind.WORKER, "", limit)
+    with raises(ConfigurationError):
+        await notes.drop(NoteKind.WORKER, [])
+    assert await notes.page(NoteKind.WORKER, "", 10) == []
+    await notes.put(NoteKind.WORKER, "k" * MOST_KEY, "v" * MOST_VALUE, replaces=True)
+    assert isinstance(bench.backend, Observed)
+    missing = bench.backend.observations(bench.harness.queue_name())
+    assert missing is not None
+    with raises(QueueNotFound):
+        await missing.put(NoteKind.WORKER, "k", "v", replaces=True)
+    with raises(QueueNotFound):
+        await missing.line()
+
+
+@case("views")
+async def the_line_is_that_of_the_views(bench: Bench) -> None:
+    """Counted at the same time, it is the same."""
+    notes = _of(bench)
+    await bench.bury()
+    await bench.pushed(3)
+    await bench.take()
+    assert isinstance(bench.backend, KeepsViews)
+    views = await bench.entered(bench.backend.views())
+    line, other = await notes.line(), await views.queue(bench.queue)
+    assert (line.name, line.counts, line.paused) == (other.name, other.counts, other.paused)
+    depth = Depth.of(line)
+    assert (depth.counts["ready"], depth.counts["running"], depth.counts["dead"]) == (2, 1, 1)
+
+
+@case("views")
+async def attempts_are_counted_by_how_they_ended(bench: Bench) -> None:
+    """Those of the time alone, each once, with how long they ran; what was never started ran for no time."""
+    notes = _of(bench)
+    began = bench.clock.wall()
+    for outcome, seconds in ((OutcomeKind.SUCCEEDED, 0.05), (OutcomeKind.SUCCEEDED, 3.0), (OutcomeKind.FAILED, 100.0)):
+        await bench.pushed()
+        delivery = await bench.take()
+        attempt = Attempt(
+            attempt=delivery.deliveries, outcome=outcome, then="done", ended=began, started=began - seconds
+        )
+        settle = Complete(replace(DONE)) if outcome is OutcomeKind.SUCCEEDED else MoveToDeadLetters("failures", "no")
+        await delivery.settle(replace(settle, record=Record(attempt)))
+    await bench.pushed()
+    await (await bench.take()).settle(Release())
+    ended = await notes.ended(began - 60, bench.clock.wall() + 60)
+    assert ended.outcomes == {"succeeded": 2, "failed": 1, "released": 1}
+    assert sum(ended.runs) == 3
+    longest = ended.seconds(1.0)
+    assert longest is not None
+    assert 100 <= longest <= 205, "as its bounds tell it"
+    assert (await notes.ended(began - 3600, began - 60)).outcomes == {}
+    assert (await notes.ended(bench.clock.wall() + 60, bench.clock.wall() + 3600)).total == 0
+    assert MOST_SAMPLED >= 100
+
+
+@case("views")
+async def a_lost_lease_is_counted_as_such(bench: Bench) -> None:
+    """Nobody tells of it: who takes the task again notes it."""
+    notes = _of(bench)
+    began = bench.clock.wall()
+    await bench.pushed()
+    await bench.take()
+    await bench.expire()
+    await bench.take()
+    ended = await notes.ended(began - 60, bench.clock.wall() + 60)
+    assert ended.outcomes == {"lock_lost": 1}
+
+
+@case("views")
+async def an_observer_notes_each_minute_once(bench: Bench) -> None:
+    """Of several the first; the minutes that were not looked at are gaps, and who has the next turn counts ends."""
+    notes = _of(bench)
+    await bench.pushed(3)
+    observers = [Observer(notes, clock=bench.clock) for _ in range(3)]
+    for number, observer in enumerate(observers):
+        await observer.step(replace(_PRESENCE, holder=f"host:{number}"))
+    (depth,) = await notes.page(NoteKind.DEPTH, "", 10)
+    assert int(depth.key) % MINUTE == 0
+    known = Depth.decode(depth.value)
+    assert known is not None
+    assert known.counts["ready"] == 3
+    workers = await notes.page(NoteKind.WORKER, "", 10)
+    assert [note.key for note in workers] == ["host:0", "host:1", "host:2"]
+    assert WorkerPresence.decode(workers[0].value) == replace(_PRESENCE, holder="host:0")
+    counted = await notes.page(NoteKind.ENDED, "", 10)
+    assert len(counted) == 3
+    assert all(int(note.key) < int(depth.key) - MINUTE for note in counted)
+    assert all(Ended.decode(note.value) == Ended(outcomes={}) for note in counted)
+
+
+@case("views")
+async def an_observer_notes_how_the_queue_was_a_day_ago(bench: Bench) -> None:
+    """A service that begins counts what nobody has, from the journal; depth nobody can look up."""
+    notes = _of(bench)
+    await bench.pushed()
+    delivery = await bench.take()
+    ended_at = start_of(bench.clock.wall()) - 3 * 3600 + 5.0
+    record = Record(Attempt(attempt=1, outcome="succeeded", then="done", ended=ended_at, started=ended_at - 2))
+    await delivery.settle(Complete(DONE, record=record))
+    observer = Observer(notes, clock=bench.clock, looks_back=True)
+    is_by_store = (await notes.ended(ended_at - 60, ended_at + 60)).total == 0  # it dates what it takes in
+    for _ in range(2000):
+        await observer.step()
+        found = await notes.page(NoteKind.ENDED, "", MOST_NOTES)
+        if len(found) >= 24 * 60:
+            break
+    assert len(found) == 24 * 60
+    of_then = Ended.decode(next(note.value for note in found if note.key == time_key(start_of(ended_at))))
+    assert of_then is not None
+    assert of_then.outcomes == ({} if is_by_store else {"succeeded": 1})
+    assert len(await notes.page(NoteKind.DEPTH, "", 10)) <= 2, "there was only now to look at"
+
+
+@case("views")
+async def counting_is_by_state_of_now(bench: Bench) -> None:
+    """What waits for its time is told apart from what is ready."""
+    notes = _of(bench)
+    await bench.pushed(2, not_before=bench.clock.wall() + 3600)
+    await bench.pushed()
+    delivery = await bench.take()
+    task = delivery.task
+    await delivery.settle(Requeue(task.counters, NOW))
+    line = await notes.line()
+    assert (line.counts[TaskState.SCHEDULED].number, line.counts[TaskState.READY].number) == (2, 1)
+
+
+def _of(bench: Bench) -> Observations:
+    assert isinstance(bench.backend, Observed)
+    notes = bench.backend.observations()
+    assert notes is not None
+    return notes
