@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
-from jobq.journal.minutes import MOST_SAMPLED, Ended
-from jobq.journal.observations import Note, NoteKind, Written, checked_note, checked_notes
+from jobq.journal.minutes import MOST_SAMPLED, EndedAttempts
+from jobq.journal.notes import NoteKind, QueueNote, Written, checked_notes
+from jobq.journal.observations import checked_note
 from jobq.journal.views import QueueLine
 from jobq_memory.notes import notes_page
 from jobq_memory.router import Router
@@ -28,7 +29,7 @@ class MemoryObservations:
         """Look at the queue."""
         return await MemoryViews(self._router).queue(self._queue)
 
-    async def ended(self, since: float, until: float) -> Ended:
+    async def ended(self, since: float, until: float) -> EndedAttempts:
         """Count: at all tasks that the router holds, as all else of it is."""
         with self._router.opened(self._queue) as store:
             found = [
@@ -38,7 +39,7 @@ class MemoryObservations:
                 if since <= attempt.ended < until
             ]
         ran = (max(0.0, each.ended - each.started) for each in islice(found, MOST_SAMPLED) if each.started is not None)
-        return Ended.of(Counter(str(each.outcome) for each in found), ran)
+        return EndedAttempts.of(Counter(str(each.outcome) for each in found), ran)
 
     async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
         """Keep a note."""
@@ -50,7 +51,7 @@ class MemoryObservations:
                 store.notes[kind, key] = value, now
         return Written(now, is_kept)
 
-    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[Note]:
+    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         """List notes."""
         return notes_page(self._router, self._queue, kind, after, limit)
 

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from jobq.journal.dead_grouping import MOST_GROUPED, DeadGrouping
 from jobq.journal.error_grouping import checked_grouping
-from jobq.journal.observations import Note, NoteKind
+from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import MOST_BODY_BYTES, TaskDetail, TaskRow, detail_of
@@ -140,7 +140,7 @@ class MemoryViews:
         limit: int,
         *,
         budget: timedelta = BUDGET,  # noqa: ARG002 - of the protocol
-    ) -> Sequence[Note]:
+    ) -> Sequence[QueueNote]:
         """List notes."""
         return notes_page(self._router, queue, kind, after, limit)
 

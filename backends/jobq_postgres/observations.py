@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 
 from jobq.errors import BackendUnavailable, QueueNotFound
-from jobq.journal.minutes import MOST_SAMPLED, Ended, sampled
-from jobq.journal.observations import MOST_NOTES, Note, NoteKind, Written, checked_note, checked_notes
+from jobq.journal.minutes import MOST_SAMPLED, EndedAttempts, sampled
+from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, Written, checked_notes
+from jobq.journal.observations import checked_note
 from jobq.journal.views import QueueLine, is_storable
 from jobq_postgres import queue_lines
 from jobq_postgres.bounded_read import KEYED_SECONDS, BoundedRead, TimeIsOver
@@ -74,11 +75,11 @@ class PostgresObservations:
         """Look at the queue."""
         return await self._look(lambda read, number: queue_lines.line(read, number, _BUDGET))
 
-    async def ended(self, since: float, until: float) -> Ended:
+    async def ended(self, since: float, until: float) -> EndedAttempts:
         """Count by the index of ends; raises BackendUnavailable where the time was not enough for all."""
         bounds = datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(until, UTC)
 
-        async def look(read: BoundedRead, number: int) -> Ended:
+        async def look(read: BoundedRead, number: int) -> EndedAttempts:
             read.limit(_BUDGET)
             outcomes = {row[0]: int(row[1]) for row in await read.fetch(OUTCOMES, number, *bounds)}
             records = await read.fetch(SAMPLE, number, *bounds, MOST_SAMPLED) if outcomes else []
@@ -93,11 +94,11 @@ class PostgresObservations:
         row = await self._run(lambda connection, number: connection.fetchrow(statement, number, kind, key, value))
         return Written(row[0], row[1])
 
-    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[Note]:
+    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         """List notes."""
         values = page_values(kind, after, limit)
         found = await self._run(lambda connection, number: connection.fetch(PAGE, number, *values))
-        return [Note(*row) for row in found]
+        return [QueueNote(*row) for row in found]
 
     async def drop(self, kind: NoteKind, keys: Sequence[str]) -> None:
         """Delete notes."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 
 from jobq.errors import BackendUnavailable, QueueNotFound
 from jobq.journal.error_grouping import checked_grouping
-from jobq.journal.observations import Note, NoteKind
+from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
 from jobq.journal.task_search import TaskSearch
@@ -137,13 +137,13 @@ class PostgresViews:
 
     async def notes(
         self, queue: str, kind: NoteKind, after: str, limit: int, *, budget: timedelta = BUDGET
-    ) -> Sequence[Note]:
+    ) -> Sequence[QueueNote]:
         """List notes."""
         values = observations.page_values(kind, after, limit)
 
-        async def look(read: BoundedRead, number: int) -> Sequence[Note]:
+        async def look(read: BoundedRead, number: int) -> Sequence[QueueNote]:
             read.limit(budget)
-            return [Note(*row) for row in await read.fetch(observations.PAGE, number, *values)]
+            return [QueueNote(*row) for row in await read.fetch(observations.PAGE, number, *values)]
 
         try:
             return await self._look_at(queue, look, budget)

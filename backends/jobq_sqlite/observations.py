@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Final
 
 from jobq.errors import BackendUnavailable, QueueNotFound
-from jobq.journal.minutes import MOST_SAMPLED, Ended, sampled
-from jobq.journal.observations import MOST_NOTES, Note, NoteKind, Written, checked_note, checked_notes
+from jobq.journal.minutes import MOST_SAMPLED, EndedAttempts, sampled
+from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, Written, checked_notes
+from jobq.journal.observations import checked_note
 from jobq.journal.views import QueueLine, is_storable
 from jobq_sqlite import queue_lines, task_sql
 from jobq_sqlite.bounded_read import UntilCut, bounded
@@ -54,10 +55,10 @@ class SqliteObservations:
             lambda database, now: queue_lines.line(database, self._number(database), now, _BUDGET), writes=False
         )
 
-    async def ended(self, since: float, until: float) -> Ended:
+    async def ended(self, since: float, until: float) -> EndedAttempts:
         """Count by the index of ends, which holds the outcomes, too."""
 
-        def look(database: sqlite3.Connection, _: Now) -> Ended:
+        def look(database: sqlite3.Connection, _: Now) -> EndedAttempts:
             number = self._number(database)
             with bounded(database, _BUDGET), UntilCut():
                 outcomes = dict(database.execute(OUTCOMES, (number, since, until)).fetchall())
@@ -79,7 +80,7 @@ class SqliteObservations:
         connection = await self._opened()
         return await connection.submit(write)
 
-    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[Note]:
+    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         """List notes."""
         reader = await self._opened_to_read()
         return await reader.submit(
@@ -105,8 +106,10 @@ class SqliteObservations:
         return task_sql.queue_id(database, self._queue)
 
 
-def page(database: sqlite3.Connection, queue: int, kind: NoteKind, after: str, limit: int, now: Now) -> Sequence[Note]:
+def page(
+    database: sqlite3.Connection, queue: int, kind: NoteKind, after: str, limit: int, now: Now
+) -> Sequence[QueueNote]:
     """Return notes of a queue behind a key, up to so many (`MOST_NOTES`)."""
     checked_notes(limit)
     found = database.execute(PAGE, (queue, kind, after if is_storable(after) else "", min(limit, MOST_NOTES)))
-    return [Note(key, value, max(0.0, now.wall - at)) for key, value, at in found]
+    return [QueueNote(key, value, max(0.0, now.wall - at)) for key, value, at in found]

@@ -9,7 +9,7 @@ from typing import Final, Self, TypeVar
 
 from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound, StoreUnusable
 from jobq.journal.error_grouping import checked_grouping
-from jobq.journal.observations import Note, NoteKind
+from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow, detail_of
 from jobq.journal.task_search import TaskSearch
@@ -138,7 +138,7 @@ class SqliteViews:
         limit: int,
         *,
         budget: timedelta = BUDGET,  # noqa: ARG002 - a page of them takes none that counts
-    ) -> Sequence[Note]:
+    ) -> Sequence[QueueNote]:
         """List notes."""
         return await self._look(
             lambda database, now: observations.page(database, _number(database, queue), kind, after, limit, now)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, Self
 
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.journal.observations import MOST_VALUE
+from jobq.journal.notes import MOST_VALUE
 
 _LAST_SECOND: Final = 2**32 - 1  # since the epoch
 _MOST_CHARACTERS: Final = 200  # of each text
@@ -16,7 +16,7 @@ _UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowErro
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class QueueChange:
     """Something that somebody has done.
 
     Attributes:

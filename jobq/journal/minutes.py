@@ -28,7 +28,7 @@ def start_of(at: float, step: int = MINUTE) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class EndedAttempts:
     """The attempts that ended within a time.
 
     Attributes:
@@ -110,9 +110,9 @@ def run_seconds(record: str) -> float | None:
     return None if started is None else max(0.0, ended - started)
 
 
-def sampled(outcomes: Mapping[str, int], records: Iterable[str]) -> Ended:
+def sampled(outcomes: Mapping[str, int], records: Iterable[str]) -> EndedAttempts:
     """Return that of attempts that were counted, and of the records of some of them."""
-    return Ended.of(outcomes, (each for each in map(run_seconds, records) if each is not None))
+    return EndedAttempts.of(outcomes, (each for each in map(run_seconds, records) if each is not None))
 
 
 def _bucket(seconds: float) -> int:
@@ -122,7 +122,7 @@ def _bucket(seconds: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Depth:
+class QueueDepth:
     """How a queue was at one moment, or within an hour on average.
 
     Attributes:
@@ -176,8 +176,8 @@ class SeriesPoint:
     """
 
     at: int
-    ended: Ended | None
-    depth: Depth | None
+    ended: EndedAttempts | None
+    depth: QueueDepth | None
 
     def rate(self, outcomes: Iterable[str]) -> float | None:
         """Return how many attempts ended so in a minute that is known; None = none is."""
@@ -187,7 +187,7 @@ class SeriesPoint:
 
 
 def in_steps(
-    ended: Mapping[int, Ended], depth: Mapping[int, Depth], since: int, until: int, step: int
+    ended: Mapping[int, EndedAttempts], depth: Mapping[int, QueueDepth], since: int, until: int, step: int
 ) -> list[SeriesPoint]:
     """Return the points of a chart, without a hole.
 
@@ -198,8 +198,8 @@ def in_steps(
         until: the end of the last one.
         step: seconds of one.
     """
-    ends: dict[int, list[Ended]] = {}
-    depths: dict[int, list[Depth]] = {}
+    ends: dict[int, list[EndedAttempts]] = {}
+    depths: dict[int, list[QueueDepth]] = {}
     for at, one in ended.items():
         ends.setdefault((at - since) // step, []).append(one)
     for at, other in depth.items():
@@ -207,8 +207,8 @@ def in_steps(
     return [
         SeriesPoint(
             at=since + number * step,
-            ended=Ended.sum(ends[number]) if number in ends else None,
-            depth=Depth.mean(depths[number]) if number in depths else None,
+            ended=EndedAttempts.sum(ends[number]) if number in ends else None,
+            depth=QueueDepth.mean(depths[number]) if number in depths else None,
         )
         for number in range(math.ceil((until - since) / step))
     ]

@@ -7,57 +7,12 @@ What every verb may raise is what a backend's verbs raise, and ConfigurationErro
 """
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jobq.errors import ConfigurationError
-from jobq.journal.minutes import Ended
+from jobq.journal.minutes import EndedAttempts
+from jobq.journal.notes import MOST_KEY, MOST_VALUE, NoteKind, QueueNote, Written
 from jobq.journal.views import QueueLine, is_storable
-
-MOST_NOTES: Final = 2000  # of one page, and of one drop
-MOST_KEY: Final = 300  # characters
-MOST_VALUE: Final = 8000  # characters
-
-
-class NoteKind(StrEnum):
-    """What a note says, and what its key is.
-
-    Those of a time have its beginning as the key (`time_key`), workers their holder, changes an id that sorts the
-    latest first (`jobq.journal.changes.change_key`).
-    """
-
-    DEPTH = "depth"
-    ENDED = "ended"
-    DEPTH_OF_HOUR = "depth-of-hour"
-    ENDED_OF_HOUR = "ended-of-hour"
-    WORKER = "worker"
-    CHANGE = "change"
-
-
-class Note(NamedTuple):
-    """A note that is kept.
-
-    Attributes:
-        key: of its kind.
-        value: what was written.
-        age: seconds since that, by the store's clock.
-    """
-
-    key: str
-    value: str
-    age: float
-
-
-class Written(NamedTuple):
-    """What became of a note that was to be kept.
-
-    Attributes:
-        at: the store's time, in seconds since the epoch: workers' own clocks may differ.
-        is_kept: whether it was written; False = another one stands there.
-    """
-
-    at: float
-    is_kept: bool
 
 
 class Observations(Protocol):
@@ -67,7 +22,7 @@ class Observations(Protocol):
         """Return the queue as it is now, as `jobq.journal.views.Views.queue` does."""
         ...
 
-    async def ended(self, since: float, until: float) -> Ended:
+    async def ended(self, since: float, until: float) -> EndedAttempts:
         """Return the attempts that ended within a time, at a cost of as many and no more.
 
         Args:
@@ -87,7 +42,7 @@ class Observations(Protocol):
         """
         ...
 
-    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[Note]:
+    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         """Return notes in the order of their keys, by code points.
 
         Args:
@@ -123,19 +78,7 @@ def observations_of(backend: object, queue: str = "") -> Observations | None:
     return backend.observations(queue) if isinstance(backend, Observed) else None
 
 
-def time_key(at: int) -> str:
-    """Return the key of a time: seconds since the epoch."""
-    return f"{at:010d}"
-
-
 def checked_note(key: str, value: str) -> None:
     """Raise ConfigurationError for a note that a store would not keep as it is."""
     if not 1 <= len(key) <= MOST_KEY or len(value) > MOST_VALUE or not (is_storable(key) and is_storable(value)):
         raise ConfigurationError(f"a note of {len(key)} and {len(value)} characters, or of such, cannot be kept")
-
-
-def checked_notes(number: int) -> int:
-    """Return the number of notes of one page or one drop; raises ConfigurationError."""
-    if not 1 <= number <= MOST_NOTES:
-        raise ConfigurationError(f"there are 1 to {MOST_NOTES} notes at once, not {number}")
-    return number

@@ -10,8 +10,9 @@ from typing import Final
 
 from jobq.clock import Clock
 from jobq.journal.changes import change_key
-from jobq.journal.minutes import HOUR, MINUTE, Depth, Ended, start_of
-from jobq.journal.observations import MOST_NOTES, Note, NoteKind, Observations, time_key
+from jobq.journal.minutes import HOUR, MINUTE, EndedAttempts, QueueDepth, start_of
+from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, time_key
+from jobq.journal.observations import Observations
 from jobq.journal.presence import FORGOTTEN_SECONDS, REPORT_SECONDS, WorkerPresence
 
 MINUTES_KEPT: Final = 48 * HOUR  # then they are folded to hours
@@ -58,7 +59,7 @@ class Observer:
             return
         mark = await self._observations.put(NoteKind.DEPTH, time_key(minute), _MARK, replaces=False)
         if mark.is_kept:
-            depth = Depth.of(await self._observations.line())
+            depth = QueueDepth.of(await self._observations.line())
             await self._observations.put(NoteKind.DEPTH, time_key(minute), depth.encode(), replaces=True)
         if mark.is_kept or self._to_look_at > _AGAIN:
             await self._count_ends(minute)
@@ -116,7 +117,7 @@ class Observer:
         if not oldest or oldest[0].key >= time_key(before):
             return
         found = await self._observations.page(minutes, "", _TIDIED)
-        by_hour: dict[int, list[Note]] = {}
+        by_hour: dict[int, list[QueueNote]] = {}
         for note in found:
             if note.key < time_key(before):
                 by_hour.setdefault(start_of(int(note.key), HOUR), []).append(note)
@@ -133,10 +134,10 @@ class Observer:
 
 
 def _depth_of(values: Sequence[str]) -> str | None:
-    known = [depth for value in values if (depth := Depth.decode(value)) is not None]
-    return Depth.mean(known).encode() if known else None
+    known = [depth for value in values if (depth := QueueDepth.decode(value)) is not None]
+    return QueueDepth.mean(known).encode() if known else None
 
 
 def _ended_of(values: Sequence[str]) -> str | None:
-    known = [ended for value in values if (ended := Ended.decode(value)) is not None]
-    return Ended.sum(known).encode() if known else None
+    known = [ended for value in values if (ended := EndedAttempts.decode(value)) is not None]
+    return EndedAttempts.sum(known).encode() if known else None

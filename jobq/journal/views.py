@@ -12,18 +12,16 @@ What every verb may raise is what a backend's verbs raise, and:
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Final, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from jobq.errors import ConfigurationError
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow
 from jobq.lease.store import LeaseRecord
 from jobq.pausing import Pause
-
-if TYPE_CHECKING:
-    from jobq.journal.observations import Note, NoteKind
 
 T = TypeVar("T")
 BUDGET: Final = timedelta(milliseconds=300)  # of one look
@@ -227,15 +225,15 @@ class Views(Protocol):
         ...
 
     async def notes(
-        self, queue: str, kind: "NoteKind", after: str, limit: int, *, budget: timedelta = BUDGET
-    ) -> "Sequence[Note]":
+        self, queue: str, kind: NoteKind, after: str, limit: int, *, budget: timedelta = BUDGET
+    ) -> Sequence[QueueNote]:
         """Return what was seen of a queue from time to time, by key; without a journal nothing is.
 
         Args:
             queue: its name.
             kind: of the notes.
             after: the key that they are behind; "" = from the first.
-            limit: 1 to `jobq.journal.observations.MOST_NOTES`; fewer than that: there are no more.
+            limit: 1 to `jobq.journal.notes.MOST_NOTES`; fewer than that: there are no more.
             budget: the time.
 
         Raises:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from jobq.errors import BackendUnavailable
-from jobq.journal.changes import Change, new_change_key
-from jobq.journal.minutes import HOUR, MINUTE, Depth, Ended, in_steps, start_of
-from jobq.journal.observations import MOST_NOTES, MOST_VALUE, Note, NoteKind, Observations, Written, time_key
+from jobq.journal.changes import QueueChange, new_change_key
+from jobq.journal.minutes import HOUR, MINUTE, EndedAttempts, QueueDepth, in_steps, start_of
+from jobq.journal.notes import MOST_NOTES, MOST_VALUE, NoteKind, QueueNote, Written, time_key
+from jobq.journal.observations import Observations
 from jobq.journal.observing import CHANGES_KEPT, HOURS_KEPT, MINUTES_KEPT, Observer
 from jobq.journal.presence import FORGOTTEN_SECONDS, STOPPED, WorkerPresence
 from jobq.testing.clock import VirtualClock
@@ -16,7 +17,7 @@ from jobq_memory import MemoryBackend, Router
 from jobq_memory.observations import MemoryObservations
 
 _PRESENCE = WorkerPresence(holder="h:1", host="h", version="1", slots=1, busy=0, state="working", started=0.0)
-_COUNTED = Ended.of({"succeeded": 2, "failed": 1}, [0.05, 5.0, 100.0])
+_COUNTED = EndedAttempts.of({"succeeded": 2, "failed": 1}, [0.05, 5.0, 100.0])
 
 
 class Counting(MemoryObservations):
@@ -36,7 +37,7 @@ class Counting(MemoryObservations):
         self._count("put")
         return await super().put(kind, key, value, replaces=replaces)
 
-    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[Note]:
+    async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         self._count("page")
         return await super().page(kind, after, limit)
 
@@ -56,7 +57,7 @@ async def _filled(clock: VirtualClock, notes: Observations, hours: int) -> int:
     """Note each minute of so many hours that are over two days ago; return when they began."""
     first = start_of(clock.wall() - MINUTES_KEPT, HOUR) - hours * HOUR
     for at in range(first, first + hours * HOUR, MINUTE):
-        depth = Depth(counts={"ready": (at - first) // HOUR, "running": 1}, oldest_seconds=float(at - first))
+        depth = QueueDepth(counts={"ready": (at - first) // HOUR, "running": 1}, oldest_seconds=float(at - first))
         await notes.put(NoteKind.DEPTH, time_key(at), depth.encode(), replaces=False)
         await notes.put(NoteKind.ENDED, time_key(at), _COUNTED.encode(), replaces=False)
     return first
@@ -75,10 +76,10 @@ async def test_minutes_become_hours_after_two_days(caplog: pytest.LogCaptureFixt
     await _tidied(clock, notes, 6)
     hours = {int(note.key): note.value for note in await notes.page(NoteKind.ENDED_OF_HOUR, "", MOST_NOTES)}
     assert list(hours) == list(range(first, first + 20 * HOUR, HOUR))
-    whole = Ended.decode(hours[first])
+    whole = EndedAttempts.decode(hours[first])
     assert whole is not None
     assert (whole.outcomes, whole.minutes, sum(whole.runs)) == ({"succeeded": 120, "failed": 60}, 60, 180)
-    depths = [Depth.decode(note.value) for note in await notes.page(NoteKind.DEPTH_OF_HOUR, "", MOST_NOTES)]
+    depths = [QueueDepth.decode(note.value) for note in await notes.page(NoteKind.DEPTH_OF_HOUR, "", MOST_NOTES)]
     assert [depth.counts["ready"] for depth in depths if depth] == list(range(20))
     left = await notes.page(NoteKind.ENDED, "", MOST_NOTES)
     assert all(int(note.key) >= start_of(clock.wall() - MINUTES_KEPT, HOUR) - HOUR for note in left)
@@ -127,7 +128,7 @@ async def test_whoever_is_killed_leaves_the_rest_to_the_next_and_counts_nothing_
     await clock.advance(MINUTE)
     await _tidied(clock, notes, 2)
     hours = await notes.page(NoteKind.ENDED_OF_HOUR, "", MOST_NOTES)
-    found = [Ended.decode(note.value) for note in hours]
+    found = [EndedAttempts.decode(note.value) for note in hours]
     assert [int(note.key) for note in hours] == list(range(first, first + 4 * HOUR, HOUR))
     assert [each.total for each in found if each] == [180] * 4
     left = [note for note in await notes.page(NoteKind.DEPTH, "", MOST_NOTES) if int(note.key) < first + 4 * HOUR]
@@ -140,7 +141,7 @@ async def test_a_turn_that_was_cut_off_is_a_gap_in_depth_alone() -> None:
     with pytest.raises(BackendUnavailable):
         await Observer(notes, clock=clock).step(_PRESENCE)
     (mark,) = await notes.page(NoteKind.DEPTH, "", 10)
-    assert Depth.decode(mark.value) is None
+    assert QueueDepth.decode(mark.value) is None
     await clock.advance(MINUTE)
     await Observer(notes, clock=clock).step(_PRESENCE)
     assert len(await notes.page(NoteKind.ENDED, "", 10)) == 3, "two of which the former one had not counted"
@@ -151,10 +152,10 @@ async def test_old_hours_workers_and_changes_are_forgotten() -> None:
     now = clock.wall()
     old, young = time_key(int(now - HOURS_KEPT - 1)), time_key(int(now - HOURS_KEPT + HOUR))
     for key in (old, young):
-        await notes.put(NoteKind.DEPTH_OF_HOUR, key, Depth(counts={}).encode(), replaces=False)
+        await notes.put(NoteKind.DEPTH_OF_HOUR, key, QueueDepth(counts={}).encode(), replaces=False)
         await notes.put(NoteKind.ENDED_OF_HOUR, key, _COUNTED.encode(), replaces=False)
     for at in (now, now - CHANGES_KEPT + HOUR, now - CHANGES_KEPT - 10):
-        change = Change(at=at, by="ada", did="pause")
+        change = QueueChange(at=at, by="ada", did="pause")
         await notes.put(NoteKind.CHANGE, new_change_key(at), change.encode(), replaces=False)
     await notes.put(NoteKind.WORKER, "left:1", replace(_PRESENCE, state=STOPPED).encode(), replaces=True)
     await clock.advance(FORGOTTEN_SECONDS - 100)
@@ -162,35 +163,37 @@ async def test_old_hours_workers_and_changes_are_forgotten() -> None:
     await clock.advance(200)
     await _tidied(clock, notes, 2)
     assert [note.key for note in await notes.page(NoteKind.WORKER, "", 10)] == ["h:1", "young:1"]
-    changes = [Change.decode(note.value) for note in await notes.page(NoteKind.CHANGE, "", 10)]
+    changes = [QueueChange.decode(note.value) for note in await notes.page(NoteKind.CHANGE, "", 10)]
     assert [round(now - change.at) for change in changes if change] == [0], "the latest, and none of 400 days ago"
 
 
 def test_what_nobody_can_read_is_a_gap() -> None:
     for text in ("", "{}", "[]", "null", '{"outcomes": 1}', '{"outcomes": {"a": "x"}, "runs": [], "minutes": 1}', "["):
-        assert Ended.decode(text) is None
-        assert Depth.decode(text) is None
+        assert EndedAttempts.decode(text) is None
+        assert QueueDepth.decode(text) is None
         assert WorkerPresence.decode(text) is None
-        assert Change.decode(text) is None
+        assert QueueChange.decode(text) is None
 
 
 def test_a_change_is_cut_to_what_a_note_holds() -> None:
-    change = Change(at=1.0, by="x" * 9000, did="purge", ids=tuple("i" * 900 for _ in range(900)), said="\0" * 9000)
+    change = QueueChange(at=1.0, by="x" * 9000, did="purge", ids=tuple("i" * 900 for _ in range(900)), said="\0" * 9000)
     long = "\0" * 9000
-    worst = Change(at=1.0, by=long, address=long, did=long, filter=long, state=long, said=long, ids=("\0" * 900,) * 90)
+    worst = QueueChange(
+        at=1.0, by=long, address=long, did=long, filter=long, state=long, said=long, ids=("\0" * 900,) * 90
+    )
     assert max(len(change.encode()), len(worst.encode())) <= MOST_VALUE
-    found = Change.decode(change.encode())
+    found = QueueChange.decode(change.encode())
     assert found is not None
     assert (len(found.ids), found.count, found.did) == (10, None, "purge")
 
 
 def test_steps_have_gaps_where_nobody_has_looked() -> None:
     ended = {0: _COUNTED, 60: _COUNTED, 600: _COUNTED}
-    points = in_steps(ended, {60: Depth(counts={"ready": 4}), 120: Depth(counts={"ready": 8})}, 0, 900, 300)
+    points = in_steps(ended, {60: QueueDepth(counts={"ready": 4}), 120: QueueDepth(counts={"ready": 8})}, 0, 900, 300)
     assert [point.at for point in points] == [0, 300, 600]
     assert [point.rate(["succeeded"]) for point in points] == [2.0, None, 2.0]
     assert [point.depth and point.depth.counts["ready"] for point in points] == [6, None, None]
     longest = _COUNTED.seconds(1.0)
     assert longest is not None
     assert 100 <= longest <= 205
-    assert Ended(outcomes={}).seconds(0.5) is None
+    assert EndedAttempts(outcomes={}).seconds(0.5) is None

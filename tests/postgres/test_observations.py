@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from jobq.clock import SystemClock
-from jobq.journal.observations import NoteKind
+from jobq.journal.notes import NoteKind
 from jobq.journal.observing import Observer
 from jobq.journal.presence import WorkerPresence
 from jobq.settlement import Complete

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError
-from jobq.journal.observations import NoteKind
+from jobq.journal.notes import NoteKind
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder

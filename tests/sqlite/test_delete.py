@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
-from jobq.journal.observations import NoteKind
+from jobq.journal.notes import NoteKind
 from jobq.journal.store import journal_of
 from jobq.pausing import Pause
 from jobq.settlement import Complete, MoveToDeadLetters

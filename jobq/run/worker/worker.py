@@ -36,6 +36,7 @@ from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
+from jobq.run.worker.presence_reports import PresenceReports, WorkerLook
 from jobq.run.worker.receive import Receiving
 from jobq.run.worker.signals import SignalHeard, heard_by
 from jobq.run.worker.worker_report import ReportCounter, WorkerReport
@@ -152,22 +153,10 @@ class Worker:
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
             self._empty.expect("", supervisor.lease.total_seconds())
+        presence = PresenceReports(self._backend, self._clock, self._looked_at)
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(self._stop_when_tripped(), name="breaker"),
-                    group.create_task(self._sampler.run(), name="usage"),
-                ]
-                if isinstance(self._backend, Prepares):
-                    helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
-                if self._leftovers.hold_as(getattr(self._spawner, "holder", None)):
-                    helpers.append(group.create_task(self._leftovers.take_from_the_dead(), name="dead workers"))
-                if (lost := getattr(self._spawner, "lost", None)) is not None:
-                    helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
-                if self._settings.time_limit is not None:
-                    helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
-                if self._settings.scheduled_events != "off":
-                    helpers.append(group.create_task(self._watch_preemption(), name="preemption"))
+                helpers = self._helpers(group, presence)
                 try:
                     await self._work(supervisor, group)
                 finally:
@@ -178,12 +167,34 @@ class Worker:
             raise first_error(errors) from errors
         finally:
             supervisor.close()
+            if not self._stopping.at_once.is_set():
+                await presence.stop()
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
         return report
+
+    def _helpers(self, group: asyncio.TaskGroup, presence: PresenceReports) -> "list[asyncio.Task[None]]":
+        """Start what goes on beside the work, for as long as that does."""
+        helpers = [
+            group.create_task(self._stop_when_tripped(), name="breaker"),
+            group.create_task(self._sampler.run(), name="usage"),
+        ]
+        if hasattr(self._backend, "observations"):  # jobq.journal.observations.Observed
+            helpers.append(group.create_task(presence.run(), name="presence"))
+        if isinstance(self._backend, Prepares):
+            helpers.append(group.create_task(self._prepare(self._backend), name="prepare"))
+        if self._leftovers.hold_as(getattr(self._spawner, "holder", None)):
+            helpers.append(group.create_task(self._leftovers.take_from_the_dead(), name="dead workers"))
+        if (lost := getattr(self._spawner, "lost", None)) is not None:
+            helpers.append(group.create_task(self._stop_without_guardian(lost), name="guardian"))
+        if self._settings.time_limit is not None:
+            helpers.append(group.create_task(self._drain_at(self._settings.time_limit), name="time limit"))
+        if self._settings.scheduled_events != "off":
+            helpers.append(group.create_task(self._watch_preemption(), name="preemption"))
+        return helpers
 
     def _supervisor(self) -> Supervisor:
         return Supervisor(
@@ -282,6 +293,11 @@ class Worker:
             lease_s=supervisor.lease.total_seconds(),
             containment=getattr(self._spawner, "contained_by", "off"),
         )
+
+    def _looked_at(self) -> WorkerLook:
+        slots, stopping = self._settings.num_workers, self._stopping
+        state = "draining" if stopping.receiving.is_set() else "paused" if stopping.paused else "working"
+        return WorkerLook(state, slots, slots - self._free)
 
     def _say_paused(self, mark: Pause | None) -> None:
         if mark is None:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from jobq.errors import ConfigurationError, QueueNotFound
-from jobq.journal.minutes import MINUTE, MOST_SAMPLED, Depth, Ended, start_of
-from jobq.journal.observations import MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, Observations, Observed, time_key
+from jobq.journal.minutes import MINUTE, MOST_SAMPLED, EndedAttempts, QueueDepth, start_of
+from jobq.journal.notes import MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, time_key
+from jobq.journal.observations import Observations, Observed
 from jobq.journal.observing import Observer
 from jobq.journal.presence import WorkerPresence
 from jobq.journal.records import Attempt, TaskState
@@ -114,7 +115,7 @@ async def the_line_is_that_of_the_views(bench: Bench) -> None:
     views = await bench.entered(bench.backend.views())
     line, other = await notes.line(), await views.queue(bench.queue)
     assert (line.name, line.counts, line.paused) == (other.name, other.counts, other.paused)
-    depth = Depth.of(line)
+    depth = QueueDepth.of(line)
     assert (depth.counts["ready"], depth.counts["running"], depth.counts["dead"]) == (2, 1, 1)
 
 
@@ -167,7 +168,7 @@ async def an_observer_notes_each_minute_once(bench: Bench) -> None:
         await observer.step(replace(_PRESENCE, holder=f"host:{number}"))
     (depth,) = await notes.page(NoteKind.DEPTH, "", 10)
     assert int(depth.key) % MINUTE == 0
-    known = Depth.decode(depth.value)
+    known = QueueDepth.decode(depth.value)
     assert known is not None
     assert known.counts["ready"] == 3
     workers = await notes.page(NoteKind.WORKER, "", 10)
@@ -176,7 +177,7 @@ async def an_observer_notes_each_minute_once(bench: Bench) -> None:
     counted = await notes.page(NoteKind.ENDED, "", 10)
     assert len(counted) == 3
     assert all(int(note.key) < int(depth.key) - MINUTE for note in counted)
-    assert all(Ended.decode(note.value) == Ended(outcomes={}) for note in counted)
+    assert all(EndedAttempts.decode(note.value) == EndedAttempts(outcomes={}) for note in counted)
 
 
 @case("views")
@@ -196,7 +197,7 @@ async def an_observer_notes_how_the_queue_was_a_day_ago(bench: Bench) -> None:
         if len(found) >= 24 * 60:
             break
     assert len(found) == 24 * 60
-    of_then = Ended.decode(next(note.value for note in found if note.key == time_key(start_of(ended_at))))
+    of_then = EndedAttempts.decode(next(note.value for note in found if note.key == time_key(start_of(ended_at))))
     assert of_then is not None
     assert of_then.outcomes == ({} if is_by_store else {"succeeded": 1})
     assert len(await notes.page(NoteKind.DEPTH, "", 10)) <= 2, "there was only now to look at"
