@@ -17,6 +17,7 @@ from jobq.dashboard.front import front
 from jobq.dashboard.guard import Guard
 from jobq.dashboard.session import Sessions, shared_key
 from jobq.dashboard.site import ROOT, Site
+from jobq.dashboard.watching import watched
 from jobq.errors import ConfigurationError
 from jobq.journal.views import Views, views_of
 from jobq.server import run_server
@@ -57,7 +58,7 @@ def before_service(spec: str, settings: Settings, public_url: str | None, *, is_
 
     @asynccontextmanager
     async def both(service: Application, places: BackendPool, tokens: TokenBook) -> AsyncIterator[Application]:
-        async with views_of(places.root) as views, _bulk(places, views, settings) as bulk:
+        async with views_of(places.root) as views, _bulk(places, views, settings) as bulk, watched(places):
             site = Site(
                 bulk=bulk,
                 places=places,
@@ -111,6 +112,7 @@ async def serve_ui(
             async with (
                 views_of(places.root) as views,
                 _bulk(places, views, settings, is_read_only=is_read_only) as bulk,
+                watched(places, is_read_only=is_read_only),
             ):
                 site = Site(
                     bulk=bulk,
