@@ -107,6 +107,7 @@ class BulkActions:
         self._views = views
         self._tokens = tokens
         self._settings = settings
+        self._beginning: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._loop: asyncio.Task[None] | None = None
 
@@ -141,8 +142,12 @@ class BulkActions:
         """
         id_ = f"{_LAST_SECOND - int(began):08x}-{secrets.token_hex(4)}"  # so that the latest come first by name
         made = BulkAction(id=id_, action=action, queue=queue, query=query, began=began, by=by)
-        await self._book.add(made)
-        self._run(made)
+        self._beginning.add(id_)  # it is not left by anybody
+        try:
+            await self._book.add(made)
+            self._run(made)
+        finally:
+            self._beginning.discard(id_)
         return id_
 
     async def list(self) -> Sequence[BulkAction]:
@@ -254,7 +259,7 @@ class BulkActions:
         while True:
             try:
                 for action in await self.list():
-                    if action.state is ActionState.OPEN and action.id not in self._running:
+                    if action.state is ActionState.OPEN and action.id not in {*self._running, *self._beginning}:
                         await self._take_up(action)
             except JobqError as error:
                 _log.debug("actions that were left are not looked for: %s", error)
