@@ -30,7 +30,6 @@ from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseRecord, LeaseState, store_of
 from jobq.lease.traversal import Page, Progress, Traversal
 from jobq.server.backend_pool import BackendPool
-from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import Scope, TokenBook, audit
 from jobq.settings import Settings
 from jobq.task import Task
@@ -188,7 +187,7 @@ class BulkActions:
                     began = time.monotonic()
                     changed += await self._step(action, page.items)
                     await asyncio.sleep((time.monotonic() - began) * (1 / _SHARE - 1))
-            except (QueueNotFound, RequestRefused):  # the queue was deleted
+            except QueueNotFound:  # it was deleted
                 state = ActionState.REFUSED
             await self._book.end(action.id, state, walk.progress.handled)
         audit(f"ui {action.action} all", caller=action.by, queue=action.queue, query=action.query, state=str(state),
