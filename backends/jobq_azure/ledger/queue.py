@@ -27,6 +27,7 @@ from jobq_azure.ledger.delivery import LedgerDelivery
 from jobq_azure.ledger.entries import LedgerEntry, batch_of
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Heads
+from jobq_azure.ledger.journal_notes import JournalNotes
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.pushes import LedgerPush
 from jobq_azure.ledger.redrives import Redrives
@@ -89,7 +90,9 @@ class LedgerQueue(JournaledQueue):
         self._ledger = Ledger(self._wire)
         self._heads = Heads(self._wire)
         self._retention = LedgerRetention(self._ledger, self._heads, keep.total_seconds())
+        self._notes: JournalNotes
         self._walk: LedgerWalk
+        self._redrives: Redrives
         self._finishing: Finishing
         self._batches: LedgerBatches
 
@@ -106,17 +109,16 @@ class LedgerQueue(JournaledQueue):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         counting = Counting(self._ledger, self._journal.find)
-        self._walk = LedgerWalk(self._ledger, self._notebook, self._cancel_requests)
+        self._notes = JournalNotes(self._wire, self.writer)
+        self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
         self._finishing = Finishing(self._ledger, self._heads, self._walk, counting, self._push_kept)
         self._batches = LedgerBatches(
             self._ledger, self._heads, self._walk, counting, self._finishing, self._retention
         )  # fmt: skip
-        self._hand_out(Redrives(self._ledger, self._heads, self._finishing))
-        return self
-
-    def _hand_out(self, ledger: LetterLedger) -> None:
+        self._redrives = Redrives(self._ledger, self._heads, self._finishing)
         inner: Any = self._inner
-        inner.keep_ledger(ledger)
+        inner.keep_ledger(self._redrives)
+        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         try:
@@ -249,8 +251,10 @@ class LedgerQueue(JournaledQueue):
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
         else:
             self._turned += standing is not Standing.STALE
+            if entry is not None:  # whoever has ended it may have died before the journal heard of it
+                self._notes.ended(entry, book)
             if standing is Standing.SUPERFLUOUS and name is not None:
-                self._finishing.has_ended(name)  # whoever has ended it may have died before it looked
+                self._finishing.has_ended(name)  # likewise before it looked
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         hold = self._holds.pop(id(inner), None)
@@ -265,6 +269,13 @@ class LedgerQueue(JournaledQueue):
         return LedgerDelivery(
             inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint, hold=hold, on_ended=ended
         )
+
+    def _record_redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
+        ended = self._redrives.canceled.pop((task_id, birth), None)
+        if ended is None:
+            super()._record_redriven(task_id, birth, dead)
+        else:
+            self._notes.ended(*ended)
 
     async def clear(self) -> int:
         """Delete what waits; of batches it is gone."""

@@ -109,17 +109,6 @@ class Notebook:
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
         self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
 
-    def canceled(self, task_id: str, birth: int, fencing: FencingNumber) -> None:
-        """Record that a task ended without being run again, since its batch was canceled.
-
-        Args:
-            task_id: its id.
-            birth: of its life.
-            fencing: of its last attempt.
-        """
-        values = {"State": rows.DONE, "At": time.time(), "Then": "canceled"}
-        self._record_where(rows.live(task_id, birth), fencing, values, is_last=False)
-
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
