@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Protocol, Self, cast
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
-from jobq.errors import JobqError, MalformedTask, PushUnknown, QueueNotFound
+from jobq.errors import JobqError, PushUnknown, QueueNotFound
 from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
@@ -51,7 +51,6 @@ _NOW: Final = timedelta(0)
 _log: Final = logging.getLogger(__name__)
 
 
-@runtime_checkable
 class KeptInLedger(Protocol):
     """A delivery whose message says which one it is."""
 
@@ -63,6 +62,16 @@ class KeptInLedger(Protocol):
     @property
     def message_fencing(self) -> FencingNumber:
         """The epoch and the generation that stand in it, and which delivery this is; raises MalformedTask."""
+        ...
+
+    @property
+    def message_ledger(self) -> str:
+        """The book in which its task is kept, also where that is lost; empty = in none."""
+        ...
+
+    @property
+    def message_created(self) -> float | None:
+        """When its task was made; likewise."""
         ...
 
 
@@ -195,9 +204,7 @@ class LedgerQueue(JournaledQueue):
         self, inner: Delivery, since: float, seen_to: list[Delivery]
     ) -> tuple[Delivery, str | None] | None:
         """As without a ledger; what that keeps is claimed first."""
-        book = ""
-        with suppress(MalformedTask):
-            book = ledger_of(inner.task)
+        book = _kept(inner).message_ledger
         if not book:
             return await super()._opened(inner, since, seen_to)
         hold = await self._claimed(inner, book, since, seen_to)
@@ -208,15 +215,15 @@ class LedgerQueue(JournaledQueue):
 
     async def _claimed(self, inner: Delivery, book: str, since: float, seen_to: list[Delivery]) -> LedgerHold | None:
         """Claim a task; None = it is not to be run, or not now, and among what is seen to."""
-        assert isinstance(inner, KeptInLedger)
+        kept = _kept(inner)
         seconds = inner.lease.total_seconds()
         try:
             message = HandedMessage(
                 book=book,
                 id=inner.id,
-                birth=rows.birth(inner.task.created),
-                origin=inner.message_origin,
-                fencing=inner.message_fencing,
+                birth=rows.birth(kept.message_created),
+                origin=kept.message_origin,
+                fencing=kept.message_fencing,
                 lease_seconds=seconds,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
@@ -260,7 +267,7 @@ class LedgerQueue(JournaledQueue):
         hold = self._holds.pop(id(inner), None)
         if hold is None:
             return super()._delivery(inner, since, checkpoint)
-        name = batch_of(ledger_of(inner.task))
+        name = batch_of(_kept(inner).message_ledger)
 
         def ended() -> None:
             if name is not None:
@@ -288,6 +295,10 @@ class LedgerQueue(JournaledQueue):
 
 class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
     """The same of a queue that keeps named leases, and can be paused."""
+
+
+def _kept(inner: Delivery) -> KeptInLedger:
+    return cast("KeptInLedger", inner)  # of each queue that is given a ledger
 
 
 def _of_none(task: Task) -> Task:

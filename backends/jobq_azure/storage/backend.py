@@ -23,7 +23,7 @@ from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
-from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger, ledger_of
+from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
@@ -235,7 +235,7 @@ class StorageQueueBackend:
                 await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
                 return None
             delivery = self._delivery(message, envelope, seconds)
-            if not self._keeps_ledger and _is_of_batch(delivery):
+            if not self._keeps_ledger and delivery.message_ledger:
                 _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
                 await put_off(delivery, whole_seconds(PUT_OFF))
                 return None
@@ -347,14 +347,6 @@ class StorageQueueBackend:
     def probes(self) -> AsyncIterator[Finding]:
         """Try out the service."""
         return StorageProbes(wire=self._wire).run()
-
-
-def _is_of_batch(delivery: StorageDelivery) -> bool:
-    """Return whether a ledger keeps its task."""
-    try:
-        return bool(ledger_of(delivery.task))
-    except MalformedTask:
-        return False
 
 
 def _too_early(delivery: StorageDelivery) -> int:

@@ -27,7 +27,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, ledger_of, not_kept
+from jobq_azure.common.letter_ledger import LetterLedger, not_kept
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
@@ -115,9 +115,8 @@ class StorageDeadLetters:
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
-        with contextlib.suppress(MalformedTask):
-            if book := ledger_of(given_up.task):
-                story["ledger"] = book
+        if book := envelope.ledger:
+            story["ledger"] = book
         beside = MessageNotes(checkpoint=given_up.checkpoint_value, dead=story)
         try:
             await self._write(envelope, beside)

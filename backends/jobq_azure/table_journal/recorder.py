@@ -39,6 +39,7 @@ class Held:
         leased: wall time in seconds of the receive.
         origin: what all copies of the task have in common, and no other task; "" = the queue makes no copies.
         beat: how it is, as JSON.
+        born: of one whose task is lost, when that was made, as its message says.
     """
 
     id: str
@@ -50,11 +51,12 @@ class Held:
     leased: float
     origin: str = ""
     beat: str | None = None
+    born: float | None = None
 
     @property
     def birth(self) -> int:
         """Which life of its id it is."""
-        return 0 if self.task is None else rows.birth(self.task.created)
+        return rows.birth(self.born if self.task is None else self.task.created)
 
 
 @dataclass(frozen=True, kw_only=True)
