@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
@@ -82,6 +82,10 @@ class HandsOutBatches(Protocol):
         """Hand out tasks of batches, too."""
         ...
 
+    def check_room(self, task: Task) -> None:
+        """Raise MalformedTask for a task that could not be pushed for its size."""
+        ...
+
 
 class LedgerQueue(JournaledQueue):
     """A queue, its journal, and the ledger of its batches.
@@ -117,15 +121,15 @@ class LedgerQueue(JournaledQueue):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        inner = cast("HandsOutBatches", self._inner)
         counting = Counting(self._ledger, self._journal.find)
         self._notes = JournalNotes(self._wire, self.writer)
         self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
         self._finishing = Finishing(self._ledger, self._heads, self._walk, counting, self._push_kept)
         self._batches = LedgerBatches(
-            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention
-        )  # fmt: skip
+            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention, inner.check_room
+        )
         self._redrives = Redrives(self._ledger, self._heads, self._finishing)
-        inner: Any = self._inner
         inner.keep_ledger(self._redrives)
         return self
 

@@ -35,7 +35,7 @@ from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Me
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.pause_look import PauseLook
 from jobq_azure.storage.poll_interval import PollInterval
-from jobq_azure.storage.push import push
+from jobq_azure.storage.push import push, text_or_none
 from jobq_azure.storage.queue_client import (
     EPOCH_SECONDS,
     LONGEST,
@@ -157,6 +157,10 @@ class StorageQueueBackend:
         """Add the tasks, a request each; on an error what was added is taken back, or PushUnknown names it."""
         self._refuse_dead_letters()
         return await push(self._wire, self._payloads, tasks)
+
+    def check_room(self, task: Task) -> None:
+        """Raise MalformedTask for a task that could not be pushed for its size."""
+        text_or_none(task, self._payloads)
 
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""

@@ -8,7 +8,9 @@ import pytest
 from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.errors import MalformedTask
+from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
+from jobq.spec import resolve
 from jobq.task import Counters, Task
 from jobq.testing.harness import DONE
 from jobq_azure.ledger.queue import LedgerQueue
@@ -99,3 +101,37 @@ async def test_a_letter_of_an_older_worker_is_of_its_task(stage: Stage, *, is_la
     assert await queue.redrive([task.id]) == [task.id]
     assert await drained(queue) == [task.id]
     assert (await queue.batches.find(NAME)).counts["succeeded"] == 1
+
+
+async def _without_blobs(stage: Stage) -> LedgerQueue:
+    signed = ";".join(part for part in stage.azurite.connection_string.split(";") if "BlobEndpoint" not in part)
+    found = resolve(stage.spec, Settings(connection_string=signed, journal="tables"))
+    assert isinstance(found, LedgerQueue)
+    return await stage.stack.enter_async_context(found)
+
+
+async def test_what_cannot_be_queued_at_the_end_is_refused_at_the_beginning(stage: Stage) -> None:
+    queue, small = await ledgered(stage, behind=True), await _without_blobs(stage)
+    plan = Plan(then=(Task.new(command=f"echo {'x' * 65_000}", id="any").encode().decode(),))
+    with pytest.raises(MalformedTask, match=r"then\.0: takes \d+ bytes .* BlobEndpoint"):
+        await small.batches.begin(NAME, plan)
+    assert (await queue.batches.begin(NAME, plan)).state is BatchState.OPEN
+
+
+async def test_an_end_that_cannot_be_queued_is_told_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has begun the batch could: whoever ends it may know of no blobs."""
+    queue, small = await ledgered(stage, behind=True), await _without_blobs(stage)
+    await make_container(stage)
+    await queue.batches.begin(NAME, Plan(then=(Task.new(command=f"echo {'x' * 65_000}", id="any").encode().decode(),)))
+    await pushed(queue)
+    await queue.batches.seal(NAME)
+    (delivery,) = await small.receive(1, LEASE, NOW)
+    await delivery.settle(Complete(DONE))
+    for _ in range(2):
+        assert await small.receive(1, LEASE, NOW) == []
+    assert [each.levelname for each in caplog.records if "cannot finish" in each.message] == ["WARNING"]
+    assert (await small.batches.find(NAME)).state is BatchState.SEALED
+    await small.prepare()
+    await finished(queue)
+    (delivery,) = await queue.receive(1, LEASE, NOW)
+    assert delivery.id == f"jobq.then.{NAME}.1"
