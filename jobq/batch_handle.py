@@ -1,6 +1,5 @@
 """A batch as programs have it: pushed to, waited for, and read as values or as rows."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -8,20 +7,16 @@ from typing import Any, Final, Self, TypeVar
 
 from jobq.backend import Backend
 from jobq.batch_plan import Plan
+from jobq.batch_values import BatchValues
 from jobq.batches import MOST_LISTED, Batch, batches_of, checked_name
-from jobq.errors import TaskFailed, TaskNotFound
 from jobq.formats.arguments import checked_span
-from jobq.journal.records import TaskRecord
-from jobq.journal.store import Journal, journal_of
 from jobq.results.rows import Row, rows
 from jobq.submit.batch_end import canceled, finished, put_back
 from jobq.submit.calls import calls
 from jobq.task import JsonValue, Task
-from jobq.task_handle import SyncTaskHandle, TaskHandle, result_of
+from jobq.task_handle import SyncTaskHandle, TaskHandle
 
 _T = TypeVar("_T")
-_FIRST_PAUSE_SECONDS: Final = 0.05
-_LONGEST_PAUSE_SECONDS: Final = 0.5
 Push = Callable[[list[Task]], Awaitable[list[str]]]
 Begin = Callable[[str, Plan], Awaitable[Batch]]
 
@@ -126,42 +121,17 @@ class BatchHandle:
 
         Raises:
             TaskFailed: at the place of a task that did not succeed; `results` says what became of all.
-            TaskNotFound: tasks were cleared or purged, or are forgotten, so that not all values are there.
+            TaskNotFound: after the values of all others: tasks were cleared or purged, or the journal has forgotten
+                them (its `ids`), so that not all values are there.
         """
-        journal = journal_of(self._backend)
+        found = BatchValues(self._backend, self.name)
         bar = _bar((await self.show()).total) if progress else None
         try:
-            after = ""
-            while page := [each.id for each in await self._batches.members(self.name, after, MOST_LISTED)]:
-                after, pause = page[-1], _FIRST_PAUSE_SECONDS
-                while page:
-                    found = {record.id: record for record in await journal.find(page)}
-                    before = len(page)
-                    while page and (record := found.get(page[0])) is not None and record.state.is_final:
-                        yield await _value(journal, record)
-                        page.pop(0)
-                        if bar is not None:
-                            bar.update()
-                    if page and page[0] not in found:
-                        break  # gone meanwhile, which is said at the end
-                    pause = _FIRST_PAUSE_SECONDS if len(page) < before else min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                    if page:
-                        await asyncio.sleep(pause)
+            async for value in found.each((lambda: None) if bar is None else bar.update):
+                yield value
         finally:
             if bar is not None:
                 bar.close()
-        if gone := (await self.show()).counts["gone"]:
-            raise TaskNotFound(f"{gone} tasks of batch {self.name} were cleared or purged, or are forgotten")
-
-
-async def _value(journal: Journal, record: TaskRecord) -> JsonValue:
-    result = record.result()
-    if result.succeeded:
-        return result.value
-    result = await result_of(journal, record)
-    last = next((line for line in reversed(result.output_tail.splitlines()) if line.strip()), "")
-    said = f"task {record.id}: {result.detail or result.outcome}" + (f": {last}" if last else "")
-    raise TaskFailed(said, record.id, result)
 
 
 class SyncBatchHandle:

@@ -17,7 +17,7 @@ MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have:
 _THEN: Final = "jobq.then"
 _NOTIFY: Final = "jobq.notify"
 _UNREADABLE: Final = "is kept in a form that this jobq does not know; a newer one has begun the batch"
-_MOST_ROUND: Final = 10**9 - 1  # as many as a message has room for (wire_v3)
+MOST_ROUND: Final = 10**9 - 1  # as many as a message has room for (wire_v3)
 _FIRST_OTHER: Final = 10**6  # more than a batch has rounds
 
 
@@ -109,7 +109,7 @@ class Plan:
             raise MalformedTask(f"its tasks have {size} bytes together, at most {MAX_BODY_BYTES} are kept", "then")
         for place, body in enumerate(self.then):
             try:
-                _then(body, name, _MOST_ROUND, place).checked()
+                _then(body, name, MOST_ROUND, place).checked()
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
         if len(self.notify) > MOST_THEN:
@@ -132,7 +132,7 @@ def under_another_id(task: Task) -> Task:
 
     As that of another round, at random, for what a producer has signed is run under no others.
     """
-    number = _FIRST_OTHER + int.from_bytes(os.urandom(8), "big") % (_MOST_ROUND - _FIRST_OTHER)
+    number = _FIRST_OTHER + int.from_bytes(os.urandom(8), "big") % (MOST_ROUND - _FIRST_OTHER)
     base, _, _ = task.id.rpartition(".")
     work = task.work and replace(task.work, round=number)
     return task.copied({"id": f"{base}.{number}", "work": work})

@@ -101,9 +101,18 @@ class QueueNotEmpty(JobqError):
 
 
 class TaskNotFound(JobqError):
-    """The journal knows no task with this id: it was never there, was cleared or purged, or is forgotten."""
+    """The journal knows no task with this id: it was never there, was cleared or purged, or is forgotten.
+
+    Args:
+        message: what is not known.
+        ids: of several tasks, those of which nothing is known, as far as anybody knows their ids.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.ids = list(ids)
 
 
 class TaskFailed(JobqError):

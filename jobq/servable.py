@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery
-from jobq.errors import ConfigurationError, LockLost
+from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.formats.task_ids import digest
 from jobq.journal.records import MAX_OUTPUT_BYTES
@@ -44,6 +44,7 @@ MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
+_RACES: Final = 20
 Pages = Callable[[str, int], Awaitable[tuple[list[DeadLetter], str | None]]]  # as `Servable.dead_page`
 
 
@@ -264,3 +265,23 @@ def _check(queue: str, task_id: str) -> str:
 
 def _is_hex(text: str) -> bool:
     return all(character in "0123456789abcdef" for character in text)
+
+
+async def change_document(store: Servable, name: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Change a document, whoever else does so at the same time.
+
+    Args:
+        store: keeps it.
+        name: of it.
+        change: takes its value, None = there is none yet; returns the new one, None = it stays as it is. Called again
+            where another one was quicker.
+
+    Raises:
+        BackendUnavailable: others change it again and again; nothing was changed by this.
+    """
+    for _ in range(_RACES):
+        document = await store.document(name)
+        value = change(None if document is None else document.value)
+        if value is None or await store.write_document(name, value, 0 if document is None else document.version):
+            return
+    raise BackendUnavailable(f"others change the document {name} again and again; nothing was changed")

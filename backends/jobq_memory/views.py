@@ -87,9 +87,10 @@ class MemoryViews:
         self, queue: str, wanted: TaskFilter, *, most: int = MOST_COUNTED, budget: timedelta = BUDGET
     ) -> Count:
         """Count tasks."""
-        search = TaskSearch(wanted, "", most, self._router.clock.wall(), budget, keeps=False)
+        now = self._router.clock.wall()
+        search = TaskSearch(wanted, "", most, now, budget, keeps=False)
         self._search(queue, search)
-        return search.count()
+        return replace(search.count(), now=now)
 
     async def task(self, queue: str, task_id: str) -> TaskDetail | None:
         """Look at one task."""

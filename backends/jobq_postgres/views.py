@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -91,10 +92,10 @@ class PostgresViews:
         async def look(read: BoundedRead, number: int) -> Count:
             if wanted.has_states_alone:
                 read.limit(budget)
-                return await queue_lines.count(read, number, wanted.states, most)
+                return replace(await queue_lines.count(read, number, wanted.states, most), now=read.wall)
             search = TaskSearch(wanted, "", most, read.wall, budget, keeps=False)
             await _search(read, number, wanted, search, budget)
-            return search.count()
+            return replace(search.count(), now=read.wall)
 
         return await self._look_at(queue, look, budget)
 

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 
@@ -92,10 +93,11 @@ class SqliteViews:
         def look(database: sqlite3.Connection, now: Now) -> Count:
             number = _number(database, queue)
             if wanted.has_states_alone:
-                return queue_lines.count(database, number, wanted.states, most, now, budget)
+                counted = queue_lines.count(database, number, wanted.states, most, now, budget)
+                return replace(counted, now=now.wall)
             search = TaskSearch(wanted, "", most, now.wall, budget, keeps=False)
             _search(database, number, wanted, search, now, budget)
-            return search.count()
+            return replace(search.count(), now=now.wall)
 
         return await self._look(look)
 

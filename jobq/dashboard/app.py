@@ -26,7 +26,8 @@ from jobq.dashboard.pages import (
     task,
     tasks,
 )
-from jobq.dashboard.site import ROOT, PageRoute, Site, WebPage, link, needs, rendered, static_file, static_link
+from jobq.dashboard.site import ROOT, PageRoute, Site, WebPage, link, needs, rendered
+from jobq.dashboard.static_files import STATIC, static_file
 from jobq.errors import JobqError
 from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.tokens import audit
@@ -44,6 +45,7 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+_TRY_AGAIN_SECONDS: Final = 5
 _WHAT_TO_DO: Final = {
     401: "Sign in again.",
     403: "Ask who runs this service for a token that permits it.",
@@ -65,7 +67,7 @@ def made(site: Site) -> Starlette:
     ]
     open_ = [
         Route(ROOT, _moved, methods=["GET"]),
-        Route(f"{ROOT}/static/{{hash}}/{{name:path}}", _static, methods=["GET"]),
+        Route(f"{STATIC}/{{hash}}/{{name:path}}", _guarded(site, _static), methods=["GET"]),
         Route(f"{ROOT}/enter", _guarded(site, enter.show), methods=["GET"]),
         Route(f"{ROOT}/enter", _guarded(site, enter.sign_in), methods=["POST"]),
         Route(f"{ROOT}/leave", _guarded(site, enter.sign_out), methods=["POST"]),
@@ -73,9 +75,15 @@ def made(site: Site) -> Starlette:
 
     async def not_found(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
-        return await _error_page(site, request, RequestRefused(status, "not_found", "there is no such page here"))
 
-    return Starlette(routes=[*open_, *routes], exception_handlers={HTTPException: not_found})
+        async def refuse(site: Site, request: Request) -> Response:  # noqa: ARG001 - as all handlers
+            raise RequestRefused(status, "not_found", "there is no such page here")
+
+        return await _guarded(site, refuse)(request)
+
+    found = Starlette(routes=[*open_, *routes], exception_handlers={HTTPException: not_found})
+    found.router.redirect_slashes = False  # to what a proxy calls this service, before anything was checked
+    return found
 
 
 def _method(route: PageRoute) -> str:
@@ -86,16 +94,13 @@ async def _moved(request: Request) -> Response:  # noqa: ARG001 - Starlette's si
     return RedirectResponse(link(""), status_code=307)
 
 
-async def _static(request: Request) -> Response:
+async def _static(site: Site, request: Request) -> Response:  # noqa: ARG001 - as all handlers
     name = request.path_params["name"]
-    try:
-        if ".." in name or static_link(name) != request.url.path:
-            raise FileNotFoundError(name)
-        body = static_file(name)
-    except OSError:
-        return Response(status_code=404)
+    body = static_file(request.path_params["hash"], name)
+    if body is None:
+        raise RequestRefused(404, "not_found", "there is no such file here")
     kind = mimetypes.guess_type(name)[0] or "text/plain"
-    return Response(body, media_type=kind, headers=_HEADERS | {"cache-control": "public, max-age=31536000, immutable"})
+    return Response(body, media_type=kind, headers={"cache-control": "public, max-age=31536000, immutable"})
 
 
 def _guarded(
@@ -162,13 +167,21 @@ async def _error_page(site: Site, request: Request, refused: RequestRefused) -> 
     page = WebPage(
         template="error.html",
         title="That did not work",
-        values={"message": refused.message, "to_do": _WHAT_TO_DO.get(refused.status, "")},
+        values={"message": refused.message, "to_do": _WHAT_TO_DO.get(refused.status, ""), "back": _back(request)},
         status=refused.status,
     )
     response = _with_headers(rendered(site, viewer, request, page))
     for name, value in refused.headers:
         response.headers[name] = value
+    if refused.status == 503 and request.method == "GET":  # noqa: PLR2004 - as _WHAT_TO_DO says
+        response.headers["Refresh"] = str(_TRY_AGAIN_SECONDS)
     return response
+
+
+def _back(request: Request) -> str:
+    """Return where a form was asked for; the browser's own way back leads to a page that it has not kept."""
+    asked = getattr(request.state, "back", "")
+    return enter.ours(asked) if asked else ""
 
 
 def _with_headers(response: Response) -> Response:

@@ -1,8 +1,10 @@
 """Actions on all tasks that a filter takes, however many: in steps, and gone on with by another service after a kill.
 
-Each is a walk (`jobq.lease.traversal`) under a named lease of the place's own queue, `jobq.action.ID`: the lease says
-who does it, its cursor how far it is. A step's verbs are safe to repeat, so who is killed leaves one step to be done
-again. What comes after the beginning is not touched: a task that is put back and dies again stays where it is.
+What is to be done stands in the place's book of actions (`jobq.dashboard.action_book`). Each is a walk
+(`jobq.lease.traversal`) under a named lease of the place's own queue, `jobq.action.ID`: the lease says who does it, its
+cursor how far it is. A step's verbs are safe to repeat, so who is killed leaves one step to be done again. Before each
+step the book and the token of who began it are looked at: what was stopped, or is not permitted any more, goes no
+further. What becomes so after the confirmation is not touched: a task that is put back and dies again stays there.
 """
 
 import asyncio
@@ -10,14 +12,15 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 
 from jobq.dashboard import filters
-from jobq.errors import JobqError
+from jobq.dashboard.action_book import ActionBook, ActionState, BulkAction
+from jobq.errors import JobqError, MalformedTask, QueueNotFound, StoreUnusable
 from jobq.journal.records import TaskState
 from jobq.journal.store import journal_of
 from jobq.journal.task_filter import TaskFilter
@@ -27,86 +30,65 @@ from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseRecord, LeaseState, store_of
 from jobq.lease.traversal import Page, Progress, Traversal
 from jobq.server.backend_pool import BackendPool
-from jobq.server.error_responses import RequestRefused
-from jobq.server.tokens import audit
+from jobq.server.tokens import Scope, TokenBook, audit
 from jobq.settings import Settings
+from jobq.task import Task
 
 PREFIX: Final = "jobq.action."
 _STEP: Final = 500  # tasks
 _SHARE: Final = 0.2  # of the time that an action takes for itself: workers have the rest
 _TTL: Final = timedelta(seconds=20)
 _LOOK_SECONDS: Final = 5.0  # for actions that were left by who was killed
-_MOST_SHOWN: Final = 200
+_MOST_LEASES: Final = 500
 _LAST_SECOND: Final = 2**32 - 1  # since the epoch
 _WAITS: Final = frozenset({TaskState.READY, TaskState.SCHEDULED, TaskState.RUNNING, TaskState.EXPIRED})
 STATES: Final = {"retry": frozenset({TaskState.DEAD}), "purge": frozenset({TaskState.DEAD}), "cancel": _WAITS}
+SCOPES: Final = {"retry": Scope.OPERATE, "purge": Scope.ADMIN, "cancel": Scope.OPERATE}
+_OF_PROCESS: Final = frozenset({"ui", "local"})  # tokens that a process makes for itself: another one knows them not
 _log: Final = logging.getLogger("jobq.server")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BulkAction:
-    """An action as its lease tells.
+class BulkFilter:
+    """Which tasks an action is about: those of a filter that it can be done to, as they were when it was confirmed.
+
+    Args:
+        action: one of STATES.
+        query: of a page of tasks.
 
     Attributes:
-        id: of it.
-        action: `retry`, `purge` or `cancel`.
-        queue: whose tasks.
-        query: the filter, as a page's address has it.
-        began: wall time in seconds since the epoch; what is so since later is left alone.
-        by: the id of the token of who began it.
-        handled: tasks so far.
-        state: `running`, `done`, `stopped`, or `left` by who was killed.
+        wanted: them; None = there can be none.
     """
 
-    id: str
-    action: str
-    queue: str
-    query: str
-    began: float
-    by: str
-    handled: int
-    state: str
+    def __init__(self, action: str, query: str) -> None:
+        asked = filters.read(QueryParams(query)).wanted
+        states = asked.states & STATES[action] if asked.states else STATES[action]
+        self.wanted: TaskFilter | None = replace(asked, states=states) if states else None
+        # Where a state, or what only an attempt has, is asked for, a task that was in another one then is another one.
+        is_of_state = bool(asked.states) and not asked.states >= STATES[action]
+        self._is_of_state = bool(is_of_state or asked.exit or asked.host or asked.reason or asked.error)
 
     @property
-    def source(self) -> dict[str, str]:
-        """What its cursor says of it."""
-        return {
-            "action": self.action,
-            "queue": self.queue,
-            "query": self.query,
-            "began": repr(self.began),
-            "by": self.by,
-        }
+    def at_any_age(self) -> TaskFilter:
+        """Them, whatever their age: that is held against when the action began (`takes`)."""
+        assert self.wanted is not None, "checked when it was begun"
+        return replace(self.wanted, min_age_seconds=None, max_age_seconds=None)
 
-    @classmethod
-    def of(cls, record: LeaseRecord) -> "BulkAction | None":
-        """Return what a lease tells; None = it was not begun whole, and nothing was done."""
-        progress = Progress.decode(record.cursor, record.name)
-        if progress is None:
-            return None
-        state = "running" if record.state is LeaseState.ACTIVE else "left"
-        if progress.is_done:
-            state = "done"
-        elif record.is_revoked:
-            state = "stopped"
-        source = progress.source
-        return cls(
-            id=record.name.removeprefix(PREFIX),
-            action=source["action"],
-            queue=source["queue"],
-            query=source["query"],
-            began=float(source["began"]),
-            by=source["by"],
-            handled=progress.handled,
-            state=state,
-        )
+    def since(self, row: TaskRow) -> float | None:
+        """Return since when a task can be meant, wall time in seconds since the epoch; None = the row does not say."""
+        if row.state is TaskState.DEAD:  # another one may have been put back, and have died again
+            return row.at
+        if self._is_of_state and row.state is not TaskState.SCHEDULED and row.at is not None:
+            return row.at
+        return row.created
 
-
-def wanted_by(action: str, query: str) -> TaskFilter | None:
-    """Return which tasks an action is about: those of the filter that it can be done to; None = there can be none."""
-    wanted = filters.read(QueryParams(query)).wanted
-    states = wanted.states & STATES[action] if wanted.states else STATES[action]
-    return replace(wanted, states=states) if states else None
+    def has_age(self, row: TaskRow, began: float) -> bool:
+        """Return whether a task had the age that is asked for when the action began."""
+        wanted = self.wanted
+        if wanted is None or (wanted.min_age_seconds is None and wanted.max_age_seconds is None):
+            return True
+        age = -1.0 if row.at is None else began - row.at
+        most = wanted.max_age_seconds
+        return age >= (wanted.min_age_seconds or 0.0) and (most is None or age <= most)
 
 
 class BulkActions:
@@ -115,13 +97,16 @@ class BulkActions:
     Args:
         places: the backends.
         views: finds the tasks.
+        tokens: that are good.
         settings: of the leases.
     """
 
-    def __init__(self, places: BackendPool, views: Views, settings: Settings) -> None:
+    def __init__(self, places: BackendPool, views: Views, tokens: TokenBook, settings: Settings) -> None:
         self._places = places
         self._views = views
+        self._tokens = tokens
         self._settings = settings
+        self._beginning: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._loop: asyncio.Task[None] | None = None
 
@@ -137,6 +122,10 @@ class BulkActions:
         if tasks:
             await asyncio.wait(tasks)
 
+    @property
+    def _book(self) -> ActionBook:
+        return ActionBook(self._places.root)
+
     async def begin(self, action: str, queue: str, query: str, began: float, by: str) -> str:
         """Begin one; return its id once it is kept, so that it is done whoever is killed.
 
@@ -144,35 +133,38 @@ class BulkActions:
             action: one of STATES.
             queue: whose tasks.
             query: of a page of tasks.
-            began: wall time in seconds since the epoch, when the tasks were counted that are meant.
+            began: by the store's clock, when the tasks were counted that are meant.
             by: the id of a token.
+
+        Raises:
+            RequestRefused: too many are open.
         """
         id_ = f"{_LAST_SECOND - int(began):08x}-{secrets.token_hex(4)}"  # so that the latest come first by name
-        made = BulkAction(
-            id=id_, action=action, queue=queue, query=query, began=began, by=by, handled=0, state="running"
-        )
-        kept = asyncio.Event()
-        task = self._run(made, kept)
-        waiting = asyncio.ensure_future(kept.wait())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if not kept.is_set():
-            task.result()
-            raise RequestRefused(503, "unavailable", "the action could not be begun; nothing was changed")
+        made = BulkAction(id=id_, action=action, queue=queue, query=query, began=began, by=by)
+        self._beginning.add(id_)  # it is not left by anybody
+        try:
+            await self._book.add(made)
+            self._run(made)
+        finally:
+            self._beginning.discard(id_)
         return id_
 
     async def list(self) -> Sequence[BulkAction]:
-        """Return the last ones, the latest first."""
-        found = await self._views.leases(self._places.default, PREFIX, "", _MOST_SHOWN)
-        made = [action for record in found.rows if (action := BulkAction.of(record)) is not None]
-        return sorted(made, key=lambda each: each.began, reverse=True)
+        """Return those that are open, and the last ones, the latest first, as they are now."""
+        kept = await self._book.all()
+        if all(each.state is not ActionState.OPEN for each in kept):
+            return kept
+        found = await self._views.leases(self._places.default, PREFIX, "", _MOST_LEASES)
+        leases = {record.name.removeprefix(PREFIX): record for record in found.rows}
+        return [_as_it_is(each, leases.get(each.id)) for each in kept]
 
     async def stop(self, id_: str) -> None:
-        """Stop one: it does no further step once its lease has run out, and nobody goes on with it."""
-        await store_of(self._places.root).revoke(f"{PREFIX}{id_}")
+        """Stop one: no service begins a further step, nor goes on with it."""
+        handled = {each.id: each.handled for each in await self.list()}
+        await self._book.end(id_, ActionState.STOPPED, handled.get(id_, 0))
 
-    def _run(self, action: BulkAction, kept: asyncio.Event | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._done(action, kept or asyncio.Event()), name=f"action {action.id}")
+    def _run(self, action: BulkAction) -> None:
+        task = asyncio.create_task(self._do(action), name=f"action {action.id}")
         self._running[action.id] = task
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -181,42 +173,77 @@ class BulkActions:
                 _log.warning("action %s is left: %s: %s", action.id, type(error).__name__, error)
 
         task.add_done_callback(ended)
-        return task
 
-    async def _done(self, action: BulkAction, kept: asyncio.Event) -> None:
-        walk = Traversal(self._lease(action.id), self._fetch(action), batch_size=_STEP, source=action.source)
+    async def _do(self, action: BulkAction) -> None:
+        walk = Traversal(self._lease(action.id), self._fetch(action), batch_size=_STEP)
         changed = 0
+        state = ActionState.DONE
         async with walk:
-            if not walk.progress.handled:
-                await walk.lease.save(walk.progress.encode())
-            kept.set()
-            async for page in walk:
-                began = time.monotonic()
-                changed += await self._step(action, page.items)
-                await asyncio.sleep((time.monotonic() - began) * (1 / _SHARE - 1))
-        audit(f"ui {action.action} all", caller=action.by, queue=action.queue, query=action.query, state="done",
+            try:
+                async for page in walk:
+                    if (why := await self._why_not(action)) is not None:
+                        state = why
+                        break
+                    began = time.monotonic()
+                    changed += await self._step(action, page.items)
+                    await asyncio.sleep((time.monotonic() - began) * (1 / _SHARE - 1))
+            except QueueNotFound:  # it was deleted
+                state = ActionState.REFUSED
+            await self._book.end(action.id, state, walk.progress.handled)
+        audit(f"ui {action.action} all", caller=action.by, queue=action.queue, query=action.query, state=str(state),
               handled=walk.progress.handled, changed_here=changed)  # fmt: skip
+
+    async def _why_not(self, action: BulkAction) -> ActionState | None:
+        """Return why no further step may be done; None = it may."""
+        kept = await self._book.get(action.id)
+        if kept is None or kept.state is not ActionState.OPEN:
+            return ActionState.STOPPED
+        token = await self._tokens.record(action.by)
+        is_permitted = token is not None and token.permits(SCOPES[action.action], action.queue)
+        return None if is_permitted else ActionState.REFUSED
 
     def _lease(self, id_: str) -> NamedLease:
         return named_lease(store_of(self._places.root), self._settings, f"{PREFIX}{id_}", ttl=_TTL, wait=False)
 
     def _fetch(self, action: BulkAction) -> Any:
-        given = wanted_by(action.action, action.query)
-        assert given is not None, "checked when it was begun"
-        # Ages are those of the beginning: a task that becomes old enough meanwhile was not meant.
-        latest = action.began - (given.min_age_seconds or 0.0)
-        earliest = 0.0 if given.max_age_seconds is None else action.began - given.max_age_seconds
-        wanted = replace(given, min_age_seconds=None, max_age_seconds=None)
+        meant = BulkFilter(action.action, action.query)
+        wanted = meant.at_any_age
 
-        async def fetch(after: str | None, limit: int) -> Page[str]:
+        async def fetch(after: Any, limit: int) -> Page[str]:
+            number, place, has_found = after or (1, "", False)  # of the pass
             while True:
-                page = await self._views.tasks(action.queue, wanted, after or "", limit)
-                ids = [row.id for row in page.rows if _since(row) <= action.began and _has_age(row, earliest, latest)]
-                if ids or page.after is None:
-                    return Page(items=ids, after=page.after, is_last=page.after is None)
-                after = page.after  # a search that has found nothing yet
+                page = await self._views.tasks(action.queue, wanted, place, limit)
+                rows = [row for row in page.rows if not row.cancel_requested and meant.has_age(row, action.began)]
+                ids = [row.id for row in rows if await self._was_so(meant, row, action)]
+                has_found = has_found or bool(ids)
+                following: Any = None
+                if page.after is not None:
+                    following = [number, page.after, has_found]
+                elif has_found and action.action == "cancel":
+                    # What is stopped makes room: workers have claimed tasks just ahead of the walk, which has looked
+                    # at those that run before. So it begins again, until there are none.
+                    following = [number + 1, "", False]
+                if ids or following is None:
+                    return Page(items=ids, after=following, is_last=following is None)
+                number, place, has_found = following  # a search that has found nothing yet
 
         return fetch
+
+    async def _was_so(self, meant: BulkFilter, row: TaskRow, action: BulkAction) -> bool:
+        since = meant.since(row)
+        if since is None and row.body_bytes:  # its body was too large for a list
+            since = await self._created(action.queue, row.id)
+        return since is not None and since <= action.began
+
+    async def _created(self, queue: str, task_id: str) -> float | None:
+        backend = await self._places.take(queue)
+        try:
+            found = await journal_of(backend).find([task_id])
+            return Task.decode(found[0].body).created if found and found[0].body else None
+        except MalformedTask:
+            return None
+        finally:
+            self._places.give(queue)
 
     async def _step(self, action: BulkAction, ids: Sequence[str]) -> int:
         backend = await self._places.take(action.queue)
@@ -231,18 +258,25 @@ class BulkActions:
         while True:
             try:
                 for action in await self.list():
-                    if action.state == "left" and action.id not in self._running:
-                        self._run(action)
+                    if action.state is ActionState.OPEN and action.id not in {*self._running, *self._beginning}:
+                        await self._take_up(action)
             except JobqError as error:
                 _log.debug("actions that were left are not looked for: %s", error)
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def _take_up(self, action: BulkAction) -> None:
+        if await self._tokens.record(action.by) is None and action.by in _OF_PROCESS:
+            return  # the next `jobq ui` has such a token
+        self._run(action)
 
-def _has_age(row: TaskRow, earliest: float, latest: float) -> bool:
-    return earliest <= (row.at or 0.0) and (latest >= (row.at or 0.0) or row.state is TaskState.SCHEDULED)
 
-
-def _since(row: TaskRow) -> float:
-    """Return when what is to be done to a task began to be so: a dead letter died, another was made."""
-    at = row.at if row.state is TaskState.DEAD else row.created
-    return at if at is not None else 0.0
+def _as_it_is(action: BulkAction, record: LeaseRecord | None) -> BulkAction:
+    """Return an action with how far it is, as its lease tells."""
+    if action.state is not ActionState.OPEN or record is None:
+        return action
+    try:
+        progress = Progress.decode(record.cursor, record.name) or Progress()
+    except StoreUnusable:  # not written by us: who does it will say so
+        progress = Progress()
+    state = ActionState.RUNNING if record.state is LeaseState.ACTIVE else action.state
+    return replace(action, state=state, handled=progress.handled)

@@ -1,8 +1,8 @@
-"""A filter of tasks as a page's address has it, and as the command line does."""
+"""A filter of tasks as a page's address has it."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import escape
 
 from starlette.datastructures import QueryParams
 
@@ -11,7 +11,7 @@ from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 
 _PATTERNS = ("text", "exit", "host", "reason", "error", "batch")
-_MOST_CHARACTERS = 200
+_MOST_CHARACTERS = 500  # what a group of dead letters has in common, each character of which may be escaped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,6 @@ def _ages(age: str, problems: dict[str, str]) -> tuple[float | None, float | Non
     return (None, seconds) if age.strip().startswith("<") else (seconds, None)
 
 
-def conditions(given: Mapping[str, str]) -> str:
-    """Return what `jobq` takes for the same: `--where` for each field that it knows."""
-    names = {"text": "command"}
-    return " ".join(
-        f"--where {shlex.quote(f'{names.get(name, name)}={value}')}"
-        for name, value in given.items()
-        if name in _PATTERNS
-    )
+def exactly(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the fields that take these values and no others, such as what dead letters have in common."""
+    return {name: escape(value) if name in _PATTERNS else value for name, value in values.items()}

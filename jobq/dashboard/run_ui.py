@@ -28,16 +28,11 @@ from jobq.settings import Settings, user_home
 from jobq.spec import parse
 
 
-def location_of(spec: str) -> str:
-    """Return how a place is called on pages: its spec, which holds no secrets, without the queue."""
-    return parse(spec).location or "the queues of this machine"
-
-
 @asynccontextmanager
 async def _bulk(
-    places: BackendPool, views: Views, settings: Settings, *, is_read_only: bool = False
+    places: BackendPool, views: Views, tokens: TokenBook, settings: Settings, *, is_read_only: bool = False
 ) -> AsyncIterator[BulkActions]:
-    made = BulkActions(places, views, settings)
+    made = BulkActions(places, views, tokens, settings)
     if not is_read_only:  # else nothing is changed by it, nor what others have left
         made.start()
     try:
@@ -58,7 +53,11 @@ def before_service(spec: str, settings: Settings, public_url: str | None, *, is_
 
     @asynccontextmanager
     async def both(service: Application, places: BackendPool, tokens: TokenBook) -> AsyncIterator[Application]:
-        async with views_of(places.root) as views, _bulk(places, views, settings) as bulk, watched(places):
+        async with (
+            views_of(places.root) as views,
+            _bulk(places, views, tokens, settings) as bulk,
+            watched(places),
+        ):
             site = Site(
                 bulk=bulk,
                 places=places,
@@ -66,7 +65,7 @@ def before_service(spec: str, settings: Settings, public_url: str | None, *, is_
                 tokens=tokens,
                 sessions=Sessions(tokens, await shared_key(places.root)),
                 guard=Guard(public_url=public_url, is_tls=is_tls),
-                location=location_of(spec),
+                place=parse(spec),
             )
             yield front(made(site), service)
 
@@ -111,7 +110,7 @@ async def serve_ui(
         with listener:
             async with (
                 views_of(places.root) as views,
-                _bulk(places, views, settings, is_read_only=is_read_only) as bulk,
+                _bulk(places, views, tokens, settings, is_read_only=is_read_only) as bulk,
                 watched(places, is_read_only=is_read_only),
             ):
                 site = Site(
@@ -121,7 +120,7 @@ async def serve_ui(
                     tokens=tokens,
                     sessions=sessions,
                     guard=Guard(),
-                    location=location_of(spec),
+                    place=parse(spec),
                     is_local=True,
                 )
 

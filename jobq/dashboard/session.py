@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobq.errors import BackendUnavailable
-from jobq.servable import Servable
+from jobq.servable import Servable, change_document
 from jobq.server.tokens import Scope, TokenBook, TokenRecord
 
 SESSION_SECONDS: Final = 12 * 3600.0
@@ -115,8 +115,8 @@ async def shared_key(store: Servable) -> bytes:
     Raises:
         BackendUnavailable: others make one again and again.
     """
-    for _ in range(3):
-        if (document := await store.document(_DOCUMENT)) is not None:
-            return document.value
-        await store.write_document(_DOCUMENT, secrets.token_bytes(32), 0)
-    raise BackendUnavailable("the key of the dashboard's sessions cannot be kept")
+    await change_document(store, _DOCUMENT, lambda known: secrets.token_bytes(32) if known is None else None)
+    document = await store.document(_DOCUMENT)
+    if document is None:
+        raise BackendUnavailable("the key of the dashboard's sessions cannot be kept")
+    return document.value

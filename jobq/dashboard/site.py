@@ -1,12 +1,13 @@
 """What all pages share: who looks, what the store has said a moment ago, and how an answer is written."""
 
 import hashlib
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,11 +15,12 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from jobq.dashboard import text
+from jobq.dashboard import filters, text
 from jobq.dashboard.bulk import BulkActions
 from jobq.dashboard.guard import Guard
 from jobq.dashboard.session import Sessions, Viewer
 from jobq.dashboard.snapshots import Snapshots
+from jobq.dashboard.static_files import static_link
 from jobq.formats import sizes
 from jobq.journal.records import TaskState
 from jobq.journal.views import Views
@@ -26,11 +28,10 @@ from jobq.server.backend_pool import BackendPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.shares import RateShare
 from jobq.server.tokens import Scope, TokenBook
+from jobq.spec import QueueSpec
 
 ROOT: Final = "/ui"
-_MOST_FORM_BYTES: Final = 256 * 1024  # 500 ids of 100 characters, four times over
 _RATE, _BURST = 20.0, 60.0  # requests a second of one session
-_STATIC: Final = resources.files("jobq.dashboard") / "static"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Site:
         sessions: of those who are signed in.
         guard: which requests are answered.
         bulk: does what is done to all tasks of a filter; started.
-        location: how the place is called, without secrets.
+        place: the spec, which holds no secrets, of a queue there.
         is_local: whether this is `jobq ui`, which asks for no token.
     """
 
@@ -80,12 +81,26 @@ class Site:
     tokens: TokenBook
     sessions: Sessions
     guard: Guard
-    location: str
+    place: QueueSpec
     bulk: BulkActions
     is_local: bool = False
     snapshots: Snapshots = field(default_factory=Snapshots)
     rate: RateShare = field(default_factory=lambda: RateShare(_RATE, _BURST))
     bad_tokens: RateShare = field(default_factory=lambda: RateShare(5.0, 20.0))
+
+    @property
+    def location(self) -> str:
+        """How the place is called on pages."""
+        return self.place.location or "the queues of this machine"
+
+    def command(self, queue: str, words: str) -> str:
+        """Return the `jobq` command for a queue of this place.
+
+        Args:
+            queue: its name.
+            words: that follow, quoted.
+        """
+        return f"jobq {shlex.quote(str(replace(self.place, queue=queue)))} {words}"
 
     async def viewer(self, request: Request) -> Viewer | None:
         """Return who is signed in; None = nobody."""
@@ -132,30 +147,6 @@ def needs(viewer: Viewer, scope: Scope, queue: str) -> None:
         raise RequestRefused(403, "forbidden", f"your token lacks the scope {scope} on {where}")
 
 
-async def form_of(request: Request, viewer: Viewer | None) -> list[tuple[str, str]]:
-    """Return the fields of a form that was sent.
-
-    Args:
-        request: a POST.
-        viewer: whose form it must be; None = nobody's yet, where he signs in.
-
-    Raises:
-        RequestRefused: it is too large, no form, or was not made for this session.
-    """
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_FORM_BYTES:
-            raise RequestRefused(413, "too_large", "that is too much at once; choose fewer")
-    try:
-        fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), encoding="utf-8")
-    except ValueError:
-        raise RequestRefused(400, "malformed_request", "that is no form") from None
-    if viewer is not None and not viewer.is_proof(dict(fields).get("form", ""), "form"):
-        raise RequestRefused(403, "forbidden", "this form is of another session; load the page again")
-    return fields
-
-
 def to(address: str, **query: str) -> RedirectResponse:
     """Return the answer to a change: where to look now.
 
@@ -172,25 +163,6 @@ def link(*parts: str, **query: Any) -> str:
     path = "/".join(quote(part, safe="") for part in parts)
     words = urlencode([(name, value) for name, value in query.items() if value not in ("", None)])
     return f"{ROOT}/{path}" + (f"?{words}" if words else "")
-
-
-def static_link(name: str) -> str:
-    """Return the address of a static file, which changes with what is in it."""
-    return f"{ROOT}/static/{_hash_of(name)}/{name}"
-
-
-_hashes: Final[dict[str, str]] = {}
-
-
-def _hash_of(name: str) -> str:
-    if name not in _hashes:
-        _hashes[name] = hashlib.sha256(static_file(name)).hexdigest()[:16]
-    return _hashes[name]
-
-
-def static_file(name: str) -> bytes:
-    """Return a static file; raises FileNotFoundError."""
-    return _STATIC.joinpath(name).read_bytes()
 
 
 def _environment() -> Environment:
@@ -212,7 +184,7 @@ def _environment() -> Environment:
         "size": sizes.show,
         "sign": lambda state: text.SIGNS[TaskState(state)],
     }
-    made.globals |= {"link": link, "static": static_link, "relative": text.relative, "root": ROOT}
+    made.globals |= {"link": link, "static": static_link, "relative": text.relative, "exactly": filters.exactly}
     return made
 
 

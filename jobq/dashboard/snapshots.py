@@ -8,14 +8,14 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 FRESH_SECONDS: Final = 2.0
-_MOST: Final = 500
+_MOST: Final = 200  # pages, of at most 50 rows of 2000 characters
 
 
 class Snapshots:
-    """Answers of the store, each made once for all who ask within FRESH_SECONDS, and only when somebody asks."""
+    """Answers of the store, each made once for all who ask within FRESH_SECONDS, and kept no longer."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[Hashable, tuple[float, asyncio.Task[Any]]] = OrderedDict()
+        self._held: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()  # the oldest first
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return what `make` gives, perhaps a little old; who asks while it is made waits for the same.
@@ -24,17 +24,15 @@ class Snapshots:
             key: names what is asked for, with the rights that it depends on.
             make: asks the store.
         """
-        made_at, task = self._held.get(key, (0.0, None))
-        if task is None or (task.done() and (time.monotonic() - made_at >= FRESH_SECONDS or _failed(task))):
+        task = self._held.get(key)
+        if task is None:
+            began = time.monotonic()
             # A task of its own: who asked first may leave before it is there.
             task = asyncio.ensure_future(make())
-            self._held[key] = time.monotonic(), task
-            task.add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )  # someone may wait for it, or nobody
-        self._held.move_to_end(key)
-        while len(self._held) > _MOST:
-            self._held.popitem(last=False)
+            self._held[key] = task
+            task.add_done_callback(lambda done: self._keep(key, done, began + FRESH_SECONDS))
+            while len(self._held) > _MOST:
+                self._held.popitem(last=False)
         found: T = await asyncio.shield(task)
         return found
 
@@ -42,6 +40,10 @@ class Snapshots:
         """Let the next look be a new one: something was changed."""
         self._held.clear()
 
+    def _keep(self, key: Hashable, task: "asyncio.Task[Any]", until: float) -> None:
+        is_of_use = not task.cancelled() and task.exception() is None  # asked for, too, where nobody waits any more
+        task.get_loop().call_later(until - time.monotonic() if is_of_use else 0.0, self._drop, key, task)
 
-def _failed(task: "asyncio.Task[Any]") -> bool:
-    return task.cancelled() or task.exception() is not None
+    def _drop(self, key: Hashable, task: "asyncio.Task[Any]") -> None:
+        if self._held.get(key) is task:
+            del self._held[key]

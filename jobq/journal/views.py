@@ -37,11 +37,14 @@ class Count:
     Attributes:
         number: as many were counted.
         is_exact: whether there are no more; else these are the least.
+        now: the store's time when `Views.count` looked, wall time in seconds since the epoch: tasks that are so since
+            then are not among them.
         searched_to: how far was looked, where the time or the number of rows to look at ended it.
     """
 
     number: int
     is_exact: bool = True
+    now: float = 0.0
     searched_to: "SearchedTo | None" = None
 
 

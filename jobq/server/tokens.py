@@ -17,7 +17,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
-from jobq.servable import Document, Servable
+from jobq.servable import Servable, change_document
 
 _audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
 _NEWER_SECONDS: Final = 0.1  # how long one that was just made may be refused
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
-_RACES: Final = 20
 _PARTS: Final = 3
 _NOBODY: Final = hashlib.sha256(b"").hexdigest()
 ALL_QUEUES: Final = "*"
@@ -134,7 +133,7 @@ class TokenBook:
         self._tried_at = now
         try:
             document = await self._store.document(_DOCUMENT)
-            self._take({record.id: record for record in _records_of(document)})
+            self._take({record.id: record for record in _records_of(None if document is None else document.value)})
             self._is_kept = document is not None
         except JobqError:
             if now - self._read_at >= _STALE_SECONDS:
@@ -173,7 +172,8 @@ def _note(did: str, record: TokenRecord) -> None:
 
 async def records(store: Servable) -> list[TokenRecord]:
     """Return all tokens, oldest first."""
-    return _records_of(await store.document(_DOCUMENT))
+    document = await store.document(_DOCUMENT)
+    return _records_of(None if document is None else document.value)
 
 
 async def create(store: Servable, name: str, scopes: Sequence[str], queues: Sequence[str]) -> tuple[TokenRecord, str]:
@@ -260,26 +260,22 @@ async def revoke(store: Servable, token_id: str) -> TokenRecord | None:
     return found[0] if found else None
 
 
-async def _change(store: Servable, change: Any) -> None:
-    for _ in range(_RACES):
-        document = await store.document(_DOCUMENT)
-        known = _records_of(document)
+async def _change(store: Servable, change: Callable[[list[TokenRecord]], list[TokenRecord]]) -> None:
+    def changed(value: bytes | None) -> bytes | None:
+        known = _records_of(value)
         wanted = change(list(known))
-        if wanted == known:
-            return
-        value = json.dumps({"tokens": [asdict(record) for record in wanted]}).encode()
-        if await store.write_document(_DOCUMENT, value, 0 if document is None else document.version):
-            return
-    raise BackendUnavailable("the tokens change again and again; nothing was changed")
+        return None if wanted == known else json.dumps({"tokens": [asdict(each) for each in wanted]}).encode()
+
+    await change_document(store, _DOCUMENT, changed)
 
 
-def _records_of(document: Document | None) -> list[TokenRecord]:
-    if document is None:
+def _records_of(value: bytes | None) -> list[TokenRecord]:
+    if value is None:
         return []
     try:
         return [
             TokenRecord(**(fields | {"scopes": tuple(fields["scopes"]), "queues": tuple(fields["queues"])}))
-            for fields in json.loads(document.value)["tokens"]
+            for fields in json.loads(value)["tokens"]
         ]
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from jobq.backend import Backend
+from jobq.batch_ids import IdInBatch
 from jobq.batch_plan import Plan
 from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, batches_of
 from jobq.errors import BackendUnavailable, QueueNotFound
@@ -100,7 +101,7 @@ async def put_back(backend: Backend, name: str, *, on_progress: Callable[[int], 
     """
     count, after = 0, ""
     while page := await batches_of(backend).members(name, after, MOST_LISTED, "dead"):
-        count += len(await backend.redrive([member.id for member in page]))
+        count += len(await backend.redrive([IdInBatch.of(member.id, name) for member in page]))
         on_progress(count)
         after = page[-1].id
     return count

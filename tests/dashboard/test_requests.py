@@ -1,6 +1,11 @@
 """Which requests are refused: by where they come from, by whose form it is, by scope, and by what was not shown."""
 
+import contextlib
+import hashlib
+import html
 import json
+import shlex
+import socket
 import time
 
 import pytest
@@ -141,7 +146,7 @@ def test_who_may_look_at_one_queue_sees_that_one_alone(dashboard: Dashboard, que
     while f">{queue}<" not in (text := dashboard.ask("GET", "/ui/", cookie=cookie).text):
         assert time.monotonic() < deadline, "what is shown is two seconds old at most"
         time.sleep(0.1)
-    assert ">demo<" not in text
+    assert "demo" not in text.replace(dashboard.spec, "")
     assert dashboard.ask("GET", "/ui/q/demo", cookie=cookie).status == 403
     assert dashboard.ask("GET", f"/ui/q/{queue}/tasks", cookie=cookie).status == 200
 
@@ -201,6 +206,9 @@ def test_after_signing_in_one_is_where_one_wanted_to_be_and_nowhere_else(dashboa
         ("//evil.example/ui/", "/ui/"),
         ("/\\evil.example", "/ui/"),
         ("/ui/../../x", "/ui/"),
+        ("/ui/%2e%2e/x", "/ui/"),
+        ("/ui/q/a..b/tasks", "/ui/q/a..b/tasks"),
+        ("http://[", "/ui/"),
         ("/api/tasks", "/ui/"),
         ("javascript:alert(1)", "/ui/"),
         ("", "/ui/"),
@@ -228,6 +236,78 @@ def test_too_much_is_refused(dashboard: Dashboard, cookie: str) -> None:
     answer = dashboard.ask("POST", "/ui/q/demo/act", cookie=cookie, fields=many)
     assert (answer.status, "at most 500" in answer.text) == (400, True)
     assert dashboard.ask("POST", "/ui/q/demo/act", cookie=cookie, fields={"form": "x" * 300_000}).status == 413
+
+
+def test_what_was_shipped_is_served_and_no_other_file(dashboard: Dashboard) -> None:
+    secret = dashboard.folder / "secret.txt"
+    secret.write_text("of nobody else's business")
+    page = dashboard.ask("GET", "/ui/enter").text
+    link = page.partition('rel="stylesheet" href="')[2].partition('"')[0]
+    shipped = dashboard.ask("GET", link)
+    assert (shipped.status, shipped.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert "immutable" in shipped.headers["cache-control"]
+    hash_ = link.split("/")[3]
+    right = hashlib.sha256(secret.read_bytes()).hexdigest()[:16]
+    names = (
+        str(secret),
+        f"/{secret}",
+        str(secret).replace("/", "%2f"),
+        "../app.py",
+        "%2e%2e/app.py",
+        "a%00b",
+        "",
+        "%ff",
+    )
+    for name in names:
+        for each in (hash_, right, "x"):
+            answer = dashboard.ask("GET", f"/ui/static/{each}/{name}")
+            assert (answer.status, "business" in answer.text) == (404, False), name
+    assert dashboard.ask("GET", link, Host="evil.example").status == 403
+    assert dashboard.ask("GET", "/ui/q/demo/", Host="evil.example").status == 403, "before it is led anywhere"
+    assert dashboard.ask("GET", "/ui/no/such", Host="evil.example").status == 403
+
+
+def _beginning(dashboard: Dashboard) -> socket.socket:
+    """Begin to sign in, and send no more."""
+    connection = socket.create_connection(("127.0.0.1", dashboard.server.port), 30)
+    own = f"127.0.0.1:{dashboard.server.port}"
+    head = f"POST /ui/enter HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nContent-Length: 90\r\n\r\ntoken="
+    connection.sendall(head.encode())
+    return connection
+
+
+def test_who_begins_to_sign_in_and_sends_no_more_keeps_nobody_out(dashboard: Dashboard) -> None:
+    """Each has ten seconds; of more than a hundred the oldest gives way at once."""
+    token = dashboard.token("view")
+    with contextlib.ExitStack() as stack:
+        begun = [stack.enter_context(_beginning(dashboard)) for _ in range(150)]
+        assert begun[0].recv(20).startswith(b"HTTP/1.1 408")
+        assert dashboard.sign_in(token)
+        began = time.monotonic()
+        assert begun[-1].recv(20).startswith(b"HTTP/1.1 408")
+        assert time.monotonic() - began < 15
+    assert dashboard.ask("POST", "/ui/enter", fields={"token": "x" * 5_000}).status == 413
+
+
+def test_a_command_on_a_page_takes_what_the_page_shows(dashboard: Dashboard, cookie: str) -> None:
+    task_id = dashboard.inside(lambda backend: backend.push([Task.new(command="true")]))[0]
+    paths = ("running", "tasks", "tasks?state=dead", "dead", "batches", "leases", f"t/{task_id}")
+    for path in paths:
+        text = dashboard.ask("GET", f"/ui/q/demo/{path}", cookie=cookie).text
+        command = html.unescape(text.partition("The same in a terminal: <code>")[2].partition("</code>")[0])
+        words = shlex.split(command)
+        assert words[:2] == ["jobq", dashboard.spec], path
+        dashboard.jobq(*words[2:])
+    for path in ("tasks?state=dead&exit=3", "tasks?age=1h", "tasks?state=ready"):
+        assert "in a terminal" not in dashboard.ask("GET", f"/ui/q/demo/{path}", cookie=cookie).text
+
+
+def test_an_error_leads_back_to_where_it_was_asked_for(dashboard: Dashboard, cookie: str) -> None:
+    form = dashboard.ask("GET", "/ui/q/demo", cookie=cookie).form_token
+    fields = {"form": form, "action": "cancel", "back": "/ui/q/demo/tasks?state=ready"}
+    answer = dashboard.ask("POST", "/ui/q/demo/act", cookie=cookie, fields=fields)
+    assert answer.status == 400
+    assert '<a href="/ui/q/demo/tasks?state=ready">Back</a>' in answer.text
 
 
 def test_without_ui_there_is_none(dashboard: Dashboard) -> None:

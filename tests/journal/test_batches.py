@@ -1,14 +1,20 @@
 """Batches as programs have them: `queue.batch`, `queue.map`, their values and rows, with and without `async`."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import jobq
+from jobq import batch_values
 from jobq.batches import BatchState
 from jobq.errors import BatchSealed, ConfigurationError, MalformedTask, TaskFailed, TaskNotFound
+from jobq.journal.records import TaskRecord
 from jobq.settings import Settings
 from jobq.task import Task
 from tests.journal import functions
@@ -67,6 +73,58 @@ async def test_a_task_that_failed_is_told_at_its_place_and_again_after_a_retry(t
         await queue.purge_dead(["s7.000001"])
         with pytest.raises(TaskNotFound, match="1 tasks of batch s7 were cleared or purged"):
             assert [value async for value in batch.values()] == [0.25, 0.5]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lags", [False, True])
+async def test_a_value_that_the_journal_has_forgotten_is_told_after_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lags: bool
+) -> None:
+    """Also where the journal never hears of an end, which one beside its queue may not."""
+    monkeypatch.setattr(batch_values, "_LATE_SECONDS", 0.5)
+    monkeypatch.setattr(batch_values, "_LOOK_SECONDS", 0.1)
+    async with jobq.connect("demo", settings=_settings(tmp_path)) as queue:
+        batch = await queue.map(functions.add, [(1, 1), (2, 2), (3, 3), (4, 4)], batch="s7")
+        backend: Any = batch._backend
+        find, waiting = backend.journal.find, await backend.journal.find(["s7.000002"])
+        await queue.worker()
+
+        async def without_some(ids: Sequence[str]) -> list[TaskRecord]:
+            found = [each for each in await find(ids) if each.id not in ("s7.000001", "s7.000002")]
+            return found + (waiting if lags and "s7.000002" in ids else [])
+
+        forgetful = SimpleNamespace(find=without_some, output=backend.journal.output)
+        monkeypatch.setattr(batch_values, "journal_of", lambda _: forgetful)
+        if lags:
+            able = replace(backend.capabilities, journal_lags=True)
+            monkeypatch.setattr(type(backend), "capabilities", property(lambda _: able))
+        values = batch.values()
+        assert [await anext(values), await anext(values)] == [2, 8]
+        with pytest.raises(TaskNotFound, match=r"of 2 tasks of batch s7 nobody .*: s7.000001, s7.000002$") as told:
+            await anext(values)
+        assert told.value.ids == ["s7.000001", "s7.000002"]
+
+
+async def test_what_no_journal_has_heard_of_yet_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pusher may die before the journal beside its queue hears of its tasks, which are queued all the same."""
+    monkeypatch.setattr(batch_values, "_LOOK_SECONDS", 0.1)
+    async with jobq.connect("demo", settings=_settings(tmp_path)) as queue:
+        batch = await queue.map(functions.add, [(1, 1)], batch="s7")
+        found_by: Any = batch._backend
+        find = found_by.journal.find
+
+        async def of_what_has_ended(ids: Sequence[str]) -> list[TaskRecord]:
+            return [each for each in await find(ids) if each.state.is_final]
+
+        monkeypatch.setattr(batch_values, "journal_of", lambda _: SimpleNamespace(find=of_what_has_ended))
+
+        async def read() -> list[object]:
+            return [value async for value in batch.values()]
+
+        reading = asyncio.create_task(read())
+        assert not (await asyncio.wait({reading}, timeout=0.5))[0]
+        await queue.worker()
+        assert await reading == [2]
 
 
 async def test_a_batch_is_sealed_when_its_block_is_left_without_an_error(tmp_path: Path) -> None:

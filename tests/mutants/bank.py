@@ -524,8 +524,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what cannot be queued is let in to be run at the end of a batch",
         file="jobq/batch_plan.py",
-        text="_then(body, name, _MOST_ROUND, place).checked()",
-        wrong="_then(body, name, _MOST_ROUND, place)",
+        text="_then(body, name, MOST_ROUND, place).checked()",
+        wrong="_then(body, name, MOST_ROUND, place)",
         test="tests/service/test_batches.py::test_the_largest_task_that_an_end_may_add_can_be_run",
     ),
     Mutant(

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from jobq.batch_plan import Plan
+from jobq.batch_plan import MOST_ROUND, Plan
 from jobq.batches import Batch, Member, RoundNotice, check_too_late, checked_name, findable_name
-from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound
+from jobq.errors import AccessDenied, BackendUnavailable, MalformedTask, QueueNotFound
+from jobq.formats.wire_v3 import AT_ITS_END
+from jobq.task import Task
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.counting import Counting
 from jobq_azure.ledger.entries import ENDED, REVOKED, id_in
@@ -39,6 +41,7 @@ class LedgerBatches:
         counting: of them.
         finishing: of them.
         retention: of them.
+        check_room: raises MalformedTask for a task that could not be queued for its size.
 
     Attributes:
         push_seconds: after which a push that has not said that its tasks are queued is taken for dead by a seal.
@@ -52,6 +55,7 @@ class LedgerBatches:
         counting: Counting,
         finishing: Finishing,
         retention: LedgerRetention,
+        check_room: Callable[[Task], None],
     ) -> None:
         self._ledger = ledger
         self._heads = batches
@@ -59,11 +63,13 @@ class LedgerBatches:
         self._counting = counting
         self._finishing = finishing
         self._retention = retention
+        self._check_room = check_room
         self.push_seconds = _PUSH_SECONDS
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
         plan.checked(checked_name(name))
+        self._check_end(name, plan)
 
         def more(head: Head) -> dict[str, object] | None:
             check_too_late(name, head.shown_state, plan, head.plan)
@@ -80,6 +86,14 @@ class LedgerBatches:
         except TableMissing as error:  # whoever makes a missing queue makes it, too
             raise QueueNotFound(str(error)) from None
         return await self._seen(head)
+
+    def _check_end(self, name: str, plan: Plan) -> None:
+        """Raise MalformedTask for what could not be queued at the end: nobody could do anything about it then."""
+        for place, task in enumerate(plan.tasks(name, MOST_ROUND)):
+            try:
+                self._check_room(task.in_ledger(f"{AT_ITS_END}{name}"))
+            except MalformedTask as error:
+                raise MalformedTask(error.what, f"then.{place}") from None
 
     async def seal(self, name: str) -> Batch:
         """Let it take no more tasks; refused while a push to it is not known to be over."""
@@ -163,7 +177,9 @@ class LedgerBatches:
         """Return it, counted, with its rate; finish it where it has ended, and this user may write."""
         head = await self._heads.found(findable_name(name))
         if head.state in (heads.SEALED, heads.FINISHING):
-            with suppress(AccessDenied):  # who may only look leaves it to others
+            with suppress(
+                AccessDenied, MalformedTask
+            ):  # who may only look, or can queue no such end, leaves it to others
                 await self._finishing.finish(name)
             head = await self._heads.found(name)
         return await self._seen(head, with_rate=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 from jobq.batches import COUNTED, rounds_with
 from jobq.clock import SystemClock
-from jobq.errors import BatchNotFound, JobqError
+from jobq.errors import BatchNotFound, JobqError, MalformedTask
 from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -54,6 +54,7 @@ class Finishing:
         self._walk = walk
         self._counting = counting
         self._push = push
+        self._told_of: set[str] = set()  # batches at whose end something is to be queued that cannot be
         self._looked: dict[str, float] = {}  # when, by name
         self._due: set[str] = set()  # batches of which something has ended since
         self._some = asyncio.Event()
@@ -90,7 +91,8 @@ class Finishing:
     async def _start(self) -> None:
         where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
         for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
-            await self.finish(head.name)
+            with suppress(MalformedTask):  # its end cannot be queued from here: that holds up no other
+                await self.finish(head.name)
 
     async def drained(self) -> bool:
         """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
@@ -142,6 +144,14 @@ class Finishing:
         except asyncio.CancelledError:
             self._due.add(name)
             raise
+        except MalformedTask as error:
+            level = logging.DEBUG if name in self._told_of else logging.WARNING
+            self._told_of.add(name)
+            self._due.add(name)
+            spec = self._ledger.wire.place.spec
+            _log.log(
+                level, "batch %s of %s cannot finish, for what is run then cannot be queued: %s", name, spec, error
+            )
         except (JobqError, NoAnswer) as error:
             self._due.add(name)
             _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)

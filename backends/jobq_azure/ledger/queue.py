@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol, Self, cast
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
-from jobq.errors import JobqError, MalformedTask, PushUnknown, QueueNotFound
+from jobq.errors import JobqError, PushUnknown, QueueNotFound
 from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
@@ -27,6 +27,7 @@ from jobq_azure.ledger.delivery import LedgerDelivery
 from jobq_azure.ledger.entries import LedgerEntry, batch_of
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Heads
+from jobq_azure.ledger.journal_notes import JournalNotes
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.pushes import LedgerPush
 from jobq_azure.ledger.redrives import Redrives
@@ -50,7 +51,6 @@ _NOW: Final = timedelta(0)
 _log: Final = logging.getLogger(__name__)
 
 
-@runtime_checkable
 class KeptInLedger(Protocol):
     """A delivery whose message says which one it is."""
 
@@ -64,12 +64,26 @@ class KeptInLedger(Protocol):
         """The epoch and the generation that stand in it, and which delivery this is; raises MalformedTask."""
         ...
 
+    @property
+    def message_ledger(self) -> str:
+        """The book in which its task is kept, also where that is lost; empty = in none."""
+        ...
+
+    @property
+    def message_created(self) -> float | None:
+        """When its task was made; likewise."""
+        ...
+
 
 class HandsOutBatches(Protocol):
     """A queue that hands out tasks of batches to who keeps their ledger."""
 
     def keep_ledger(self, ledger: LetterLedger) -> None:
         """Hand out tasks of batches, too."""
+        ...
+
+    def check_room(self, task: Task) -> None:
+        """Raise MalformedTask for a task that could not be pushed for its size."""
         ...
 
 
@@ -89,7 +103,9 @@ class LedgerQueue(JournaledQueue):
         self._ledger = Ledger(self._wire)
         self._heads = Heads(self._wire)
         self._retention = LedgerRetention(self._ledger, self._heads, keep.total_seconds())
+        self._notes: JournalNotes
         self._walk: LedgerWalk
+        self._redrives: Redrives
         self._finishing: Finishing
         self._batches: LedgerBatches
 
@@ -105,18 +121,17 @@ class LedgerQueue(JournaledQueue):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        inner = cast("HandsOutBatches", self._inner)
         counting = Counting(self._ledger, self._journal.find)
-        self._walk = LedgerWalk(self._ledger, self._notebook, self._cancel_requests)
+        self._notes = JournalNotes(self._wire, self.writer)
+        self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
         self._finishing = Finishing(self._ledger, self._heads, self._walk, counting, self._push_kept)
         self._batches = LedgerBatches(
-            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention
-        )  # fmt: skip
-        self._hand_out(Redrives(self._ledger, self._heads, self._finishing))
+            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention, inner.check_room
+        )
+        self._redrives = Redrives(self._ledger, self._heads, self._finishing)
+        inner.keep_ledger(self._redrives)
         return self
-
-    def _hand_out(self, ledger: LetterLedger) -> None:
-        inner: Any = self._inner
-        inner.keep_ledger(ledger)
 
     async def __aexit__(self, *exc_info: object) -> None:
         try:
@@ -193,9 +208,7 @@ class LedgerQueue(JournaledQueue):
         self, inner: Delivery, since: float, seen_to: list[Delivery]
     ) -> tuple[Delivery, str | None] | None:
         """As without a ledger; what that keeps is claimed first."""
-        book = ""
-        with suppress(MalformedTask):
-            book = ledger_of(inner.task)
+        book = _kept(inner).message_ledger
         if not book:
             return await super()._opened(inner, since, seen_to)
         hold = await self._claimed(inner, book, since, seen_to)
@@ -206,15 +219,15 @@ class LedgerQueue(JournaledQueue):
 
     async def _claimed(self, inner: Delivery, book: str, since: float, seen_to: list[Delivery]) -> LedgerHold | None:
         """Claim a task; None = it is not to be run, or not now, and among what is seen to."""
-        assert isinstance(inner, KeptInLedger)
+        kept = _kept(inner)
         seconds = inner.lease.total_seconds()
         try:
             message = HandedMessage(
                 book=book,
                 id=inner.id,
-                birth=rows.birth(inner.task.created),
-                origin=inner.message_origin,
-                fencing=inner.message_fencing,
+                birth=rows.birth(kept.message_created),
+                origin=kept.message_origin,
+                fencing=kept.message_fencing,
                 lease_seconds=seconds,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
@@ -249,14 +262,16 @@ class LedgerQueue(JournaledQueue):
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
         else:
             self._turned += standing is not Standing.STALE
+            if entry is not None:  # whoever has ended it may have died before the journal heard of it
+                self._notes.ended(entry, book)
             if standing is Standing.SUPERFLUOUS and name is not None:
-                self._finishing.has_ended(name)  # whoever has ended it may have died before it looked
+                self._finishing.has_ended(name)  # likewise before it looked
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         hold = self._holds.pop(id(inner), None)
         if hold is None:
             return super()._delivery(inner, since, checkpoint)
-        name = batch_of(ledger_of(inner.task))
+        name = batch_of(_kept(inner).message_ledger)
 
         def ended() -> None:
             if name is not None:
@@ -265,6 +280,13 @@ class LedgerQueue(JournaledQueue):
         return LedgerDelivery(
             inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint, hold=hold, on_ended=ended
         )
+
+    def _record_redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
+        ended = self._redrives.canceled.pop((task_id, birth), None)
+        if ended is None:
+            super()._record_redriven(task_id, birth, dead)
+        else:
+            self._notes.ended(*ended)
 
     async def clear(self) -> int:
         """Delete what waits; of batches it is gone."""
@@ -277,6 +299,10 @@ class LedgerQueue(JournaledQueue):
 
 class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
     """The same of a queue that keeps named leases, and can be paused."""
+
+
+def _kept(inner: Delivery) -> KeptInLedger:
+    return cast("KeptInLedger", inner)  # of each queue that is given a ledger
 
 
 def _of_none(task: Task) -> Task:

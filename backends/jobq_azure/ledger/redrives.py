@@ -29,12 +29,17 @@ class Redrives:
         ledger: of the queue.
         batches: of the queue.
         finishing: of those.
+
+    Attributes:
+        canceled: what was to be put back into a batch that was canceled, and has ended by that, by id and birth: the
+            entry and its book. Whoever records it takes it out.
     """
 
     def __init__(self, ledger: Ledger, batches: Heads, finishing: Finishing) -> None:
         self._ledger = ledger
         self._heads = batches
         self._finishing = finishing
+        self.canceled: dict[tuple[str, int], tuple[LedgerEntry, str]] = {}
 
     async def redriving(self, book: str, task_id: str, epoch: int) -> bool:
         """Note that a dead letter is being put back; return whether its message is to be sent, else it is superfluous.
@@ -69,7 +74,9 @@ class Redrives:
             back = {"State": REDRIVING, "Then": "", "Fencing": number, "Origin": "", "Cancel": False, "At": time.time()}
             return EntryChange(back, opens=True)
 
-        await self._ledger.change(book, task_id, decide)
+        entry = await self._ledger.change(book, task_id, decide)
+        if entry is not None and entry.state == ENDED and entry.then == "canceled":
+            self.canceled[task_id, entry.id.birth] = entry, book
         if name is not None and is_sent:
             await self._reopened(name, touch=True)
         elif name is not None:

@@ -13,12 +13,12 @@ from jobq_azure.ledger.entries import (
     id_in,
     partitions_of,
 )
+from jobq_azure.ledger.journal_notes import JournalNotes
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests
 from jobq_azure.table_journal.client import MOST_ROWS, Row
 from jobq_azure.table_journal.entities import IdOfLife
 from jobq_azure.table_journal.lookup import answered, for_each
-from jobq_azure.table_journal.recorder import Notebook
 
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
 _TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
@@ -30,13 +30,13 @@ class LedgerWalk:
 
     Args:
         ledger: of the queue.
-        notebook: records in the journal what ends without having run.
+        notes: records in the journal what ends without having run.
         requests: ask what runs to end.
     """
 
-    def __init__(self, ledger: Ledger, notebook: Notebook, requests: CancelRequests) -> None:
+    def __init__(self, ledger: Ledger, notes: JournalNotes, requests: CancelRequests) -> None:
         self._ledger = ledger
-        self._notebook = notebook
+        self._notes = notes
         self._requests = requests
 
     async def is_left(self, book: str, first: int = 0) -> int | None:
@@ -77,7 +77,7 @@ class LedgerWalk:
             asked: set[str] = set()
             for _ in range(_TURNS):
                 found = await for_each(ids, lambda id_, book=book, asked=asked: self._cancel(book, id_, asked))  # type: ignore[misc]
-                changed += await self._ended(found)
+                changed += self._ended(book, found)
                 # The request is recorded before the mark that says so: whoever is cut off in between does it again.
                 late = [entry.id for entry, is_new in found if entry is not None and is_new is None]
                 await self._ask_to_end(late)
@@ -89,12 +89,11 @@ class LedgerWalk:
                 break
         return changed >= MOST_AT_ONCE
 
-    async def _ended(self, found: Sequence[tuple[LedgerEntry | None, bool | None]]) -> int:
+    def _ended(self, book: str, found: Sequence[tuple[LedgerEntry | None, bool | None]]) -> int:
         """Record in the journal what has ended unrun; return how many entries were changed."""
         changed = [entry for entry, is_new in found if entry is not None and is_new]
         for entry in changed:
-            if entry.state != RUNNING:
-                self._notebook.canceled(entry.id, entry.id.birth, entry.fencing)
+            self._notes.ended(entry, book)
         return len(changed)
 
     async def _ask_to_end(self, running: Sequence[IdOfLife]) -> None:

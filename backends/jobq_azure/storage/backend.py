@@ -23,7 +23,7 @@ from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
-from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger, ledger_of
+from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
@@ -35,7 +35,7 @@ from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Me
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.pause_look import PauseLook
 from jobq_azure.storage.poll_interval import PollInterval
-from jobq_azure.storage.push import push
+from jobq_azure.storage.push import push, text_or_none
 from jobq_azure.storage.queue_client import (
     EPOCH_SECONDS,
     LONGEST,
@@ -158,6 +158,10 @@ class StorageQueueBackend:
         self._refuse_dead_letters()
         return await push(self._wire, self._payloads, tasks)
 
+    def check_room(self, task: Task) -> None:
+        """Raise MalformedTask for a task that could not be pushed for its size."""
+        text_or_none(task, self._payloads)
+
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
         if self._name.endswith(SUFFIX):
@@ -235,7 +239,7 @@ class StorageQueueBackend:
                 await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
                 return None
             delivery = self._delivery(message, envelope, seconds)
-            if not self._keeps_ledger and _is_of_batch(delivery):
+            if not self._keeps_ledger and delivery.message_ledger:
                 _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
                 await put_off(delivery, whole_seconds(PUT_OFF))
                 return None
@@ -347,14 +351,6 @@ class StorageQueueBackend:
     def probes(self) -> AsyncIterator[Finding]:
         """Try out the service."""
         return StorageProbes(wire=self._wire).run()
-
-
-def _is_of_batch(delivery: StorageDelivery) -> bool:
-    """Return whether a ledger keeps its task."""
-    try:
-        return bool(ledger_of(delivery.task))
-    except MalformedTask:
-        return False
 
 
 def _too_early(delivery: StorageDelivery) -> int:

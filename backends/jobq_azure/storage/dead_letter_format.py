@@ -52,13 +52,20 @@ class DeadLetterRecord:
         except MalformedTask:
             former = MessageContent.read(envelope.body.decode(errors="replace")).beside
             if former.blob:  # it was given up because its payload was gone, which may be back
-                return [(b"", replace(former, before=beside.before, origin=beside.origin))]
+                former = replace(former, before=beside.before, origin=beside.origin)
+                return [(b"", self._of_epoch(former, epoch) if self.ledger else former)]
             return [(envelope.body, replace(beside, id=self.letter.id)), (envelope.body, MessageNotes())]
         fresh = _of_epoch(task.redriven(deliveries=self.letter.deliveries), epoch)
         bare = _of_epoch(task.redriven(deliveries=0), epoch)
         whole = [(fresh.encode(), beside), (bare.encode(), MessageNotes())]
         # A ledger knows what is put back by its epoch: as it was it would be taken for a message left over.
         return whole if self.ledger else [*whole, (envelope.body, MessageNotes())]
+
+    def _of_epoch(self, former: MessageNotes, epoch: int) -> MessageNotes:
+        """Return what stands beside the name of a payload in the next epoch, as `Task.redriven` has it."""
+        fresh = {"failures": 0, "preemptions": 0, "ends": self.letter.deliveries}
+        changed = {**(former.changed or {}), "epoch": epoch, "counters": fresh, "not_before": None}
+        return replace(former, changed=changed)
 
     def redriven_task(self, envelope: Envelope, epoch: int) -> Task:
         """Return the task that is put back in a blob; raises MalformedTask."""
@@ -130,9 +137,11 @@ def _read(message: Message) -> DeadLetterRecord:
         return min(max(0, field(name, usual)), most)
 
     epoch, generation = _numbers_in(envelope)
-    ledger = field("ledger", "") or ledger_in(content.body)
+    ledger, id_ = _kept(content)
+    ledger = field("ledger", "") or ledger
     letter = DeadLetter(
-        id=field("id", "") or id_in(envelope) or message.id,
+        # Who knew no ledger took the task for malformed, and the message's id for its own.
+        id=id_ or field("id", "") or id_in(envelope) or message.id,
         reason=field("reason", "unknown"),
         description=field("description", _UNTOLD),
         body=content.body,
@@ -143,6 +152,16 @@ def _read(message: Message) -> DeadLetterRecord:
     origin = field("origin", "")
     numbers = count("epoch", epoch, MAX_EPOCH), count("generation", generation)
     return DeadLetterRecord(letter, content, *numbers, origin, (message,), ledger)
+
+
+def _kept(content: MessageContent) -> tuple[str, str]:
+    """Return the book in which a task is kept, and its id; both empty = in none."""
+    if book := ledger_in(content.body):
+        return book, id_in(Envelope(content))
+    for beside in (content.beside, MessageContent.read(content.body.decode(errors="replace")).beside):
+        if beside.ledger:
+            return beside.ledger, beside.id
+    return "", ""
 
 
 def _numbers_in(envelope: Envelope) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jobq.backend import DeadLetter
+from jobq.batch_ids import batch_meant
 from jobq.delivery import BaseDelivery
 from jobq.errors import (
     AccessDenied,
@@ -27,7 +28,7 @@ from jobq.errors import (
     QueueNotFound,
 )
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, ledger_of, not_kept
+from jobq_azure.common.letter_ledger import LetterLedger, not_kept
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.large_payloads import Payloads, within
@@ -115,9 +116,8 @@ class StorageDeadLetters:
             "deliveries": given_up.deliveries,
             "died": time.time(),
         }
-        with contextlib.suppress(MalformedTask):
-            if book := ledger_of(given_up.task):
-                story["ledger"] = book
+        if book := envelope.ledger:
+            story["ledger"] = book
         beside = MessageNotes(checkpoint=given_up.checkpoint_value, dead=story)
         try:
             await self._write(envelope, beside)
@@ -267,20 +267,24 @@ class StorageDeadLetters:
         """Do something with each of these dead letters, and show again what it leaves."""
         done = set[str]()
         try:
-            await self._each_to(set(ids), do, done)
+            await self._each_to(ids, do, done)
         except (JobqError, NoAnswer) as error:
             error.done = [each for each in ids if each in done]
             raise
         return [each for each in ids if each in done]
 
     async def _each_to(
-        self, wanted: set[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]], done: set[str]
+        self,
+        ids: Sequence[str],
+        do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]],
+        done: set[str],
     ) -> None:
+        wanted = {(str(each), batch_meant(each)) for each in ids}
         hopeless: JobqError | None = None
         async with self._held() as held:
             hidden = await self._hidden(held)
             for record in folded(list(held.values())):
-                if record.letter.id not in wanted:
+                if wanted.isdisjoint({(record.letter.id, None), (record.letter.id, record.letter.batch)}):
                     continue
                 try:
                     await do(record, held)
@@ -298,7 +302,7 @@ class StorageDeadLetters:
                     done.add(record.letter.id)
         if hopeless is not None:
             raise hopeless
-        if hidden and (missing := len(wanted - done)):
+        if hidden and (missing := len(set(ids) - done)):
             what = f"{missing} of these dead letters are not to be had now: {_held_elsewhere(hidden)}; run it again"
             raise BackendUnavailable(f"{self._wire.place}: {what}")
 

@@ -83,8 +83,26 @@ class StorageDelivery(BaseDelivery):
     @property
     def message_fencing(self) -> FencingNumber:
         """As `fencing`, with the epoch that the message says itself; raises MalformedTask."""
-        task = self._envelope.task()
-        return FencingNumber(task.epoch, task.generation, self.deliveries)
+        return FencingNumber(*self._envelope.numbers(), self.deliveries)
+
+    @property
+    def message_ledger(self) -> str:
+        """The book in which its task is kept, also where its payload is lost; empty = in none."""
+        return self._envelope.ledger
+
+    @property
+    def message_created(self) -> float | None:
+        """When its task was made; likewise."""
+        return self._envelope.created
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The number that the task may show to others; of one whose payload is lost that of its message."""
+        try:
+            epoch, generation = self._envelope.numbers()
+        except MalformedTask:
+            return FencingNumber(0, 0, self.deliveries)
+        return FencingNumber(max(epoch, self._inserted), generation, self.deliveries)
 
     def _decoded(self) -> Task:
         """Return the task, in the epoch of when the service took its message, or later.

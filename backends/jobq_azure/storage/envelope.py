@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jobq.errors import MalformedTask
+from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import STATE
 from jobq.task import Task
+from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.storage.message_format import NOTHING, MessageContent, MessageNotes
 
 
@@ -45,6 +47,34 @@ class Envelope:
             return Task.decode(self.body)
         return Task.decode(self.payload).with_state(changed)
 
+    @property
+    def ledger(self) -> str:
+        """The book in which its task is kept, also where that is lost; empty = in none."""
+        try:
+            return ledger_of(self.task())
+        except MalformedTask:
+            return self.content.beside.ledger
+
+    @property
+    def created(self) -> float | None:
+        """When its task was made, as far as it says; likewise."""
+        try:
+            return self.task().created
+        except MalformedTask:
+            return self.content.beside.born or None
+
+    def numbers(self) -> tuple[int, int]:
+        """Return epoch and generation; of a task that is lost those beside it. Raises MalformedTask."""
+        try:
+            task = self.task()
+        except MalformedTask:
+            changed = self.content.beside.changed or {}
+            epoch, generation = changed.get("epoch", 0), changed.get("generation", 0)
+            if self.content.beside.ledger and _is_count(epoch) and _is_count(generation):
+                return epoch, generation
+            raise
+        return task.epoch, task.generation
+
     def holding(self, task: Task) -> MessageContent:
         """Return the message of the same work with other counters; the blob stays as it is."""
         if self.payload is None:
@@ -64,12 +94,20 @@ class Envelope:
 
 def spilled(task: Task, blob: str, beside: MessageNotes = NOTHING) -> MessageContent:
     """Return the message of a task whose encoded form is in a blob."""
-    return MessageContent(b"", replace(beside, id=task.id, blob=blob, changed=changes_of(task)))
+    book = ledger_of(task)
+    born = task.created or 0.0 if book else 0.0
+    return MessageContent(
+        b"", replace(beside, id=task.id, blob=blob, changed=changes_of(task), ledger=book, born=float(born))
+    )
 
 
 def changes_of(task: Task) -> dict[str, Any]:
     """Return the fields that requeues change, as they stand beside the name of a blob."""
     return task.as_dict(STATE)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_EPOCH
 
 
 def _ended(content: MessageContent) -> MessageContent | None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json
+from jobq.formats import strict_json, task_ids
+from jobq.formats.wire_v3 import AT_ITS_END
 
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
@@ -39,6 +40,8 @@ class MessageNotes:
         origin: the service's id of the message as which this was pushed, in copies of it: two pushes of one id are two
             tasks, which nothing else distinguishes.
         changed: the fields of a task in a blob that requeues change; they count instead of those in the blob.
+        ledger: the book in which a task in a blob is kept, also where the blob is lost; empty = in none.
+        born: of such a task: when it was made, wall time in seconds since the epoch.
     """
 
     checkpoint: str | None = None
@@ -48,6 +51,8 @@ class MessageNotes:
     blob: str = ""
     origin: str = ""
     changed: dict[str, Any] | None = None
+    ledger: str = ""
+    born: float = 0.0
 
     def line(self) -> str:
         """Return the line that stands for this; empty for nothing."""
@@ -62,8 +67,9 @@ class MessageNotes:
             fields = strict_json.loads(line.removeprefix(_MARK).encode())
         except (MalformedTask, UnicodeEncodeError):
             return None
-        kinds = {"checkpoint": str, "before": int, "id": str, "dead": dict, "blob": str, "origin": str, "changed": dict}
-        if not isinstance(fields, dict) or any(type(value) is not kinds.get(name) for name, value in fields.items()):
+        if not isinstance(fields, dict) or any(type(value) is not _KINDS.get(name) for name, value in fields.items()):
+            return None
+        if fields.get("ledger") and not task_ids.BATCH.fullmatch(fields["ledger"].removeprefix(AT_ITS_END)):
             return None
         if not 0 <= fields.get("before", 0) <= MAX_COUNT:
             return None
@@ -71,6 +77,17 @@ class MessageNotes:
 
 
 NOTHING: Final = MessageNotes()
+_KINDS: Final = {
+    "checkpoint": str,
+    "before": int,
+    "id": str,
+    "dead": dict,
+    "blob": str,
+    "origin": str,
+    "changed": dict,
+    "ledger": str,
+    "born": float,
+}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Pr
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.examination import Examinable, Finding, Verdict
+from jobq.fencing import FencingNumber
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete
@@ -268,9 +269,13 @@ class JournaledQueue:
         async def record(done: Sequence[str]) -> None:
             for id_ in dead.keys() & set(done):
                 for birth, fencing in dead[id_].items():
-                    self._notebook.redriven(id_, birth, fencing)
+                    self._record_redriven(id_, birth, fencing)
 
         return await self._tended(self._inner.redrive(ids), record, or_else)
+
+    def _record_redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
+        """Record that a dead letter was put back; see `Notebook.redriven`."""
+        self._notebook.redriven(task_id, birth, dead)
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good, and forget them."""

@@ -12,6 +12,7 @@ from jobq.backend import Delivery, Renewed
 from jobq.clock import SystemClock
 from jobq.delivery import BaseDelivery
 from jobq.errors import LockLost, MalformedTask
+from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind, Task
@@ -38,6 +39,16 @@ class _Copying(Protocol):
 
     async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
         """End it; `on_copied` is called once the service has the copy, before the original is completed."""
+        ...
+
+
+@runtime_checkable
+class _Dated(Protocol):
+    """A delivery whose message says when its task was made."""
+
+    @property
+    def message_created(self) -> float | None:
+        """Wall time in seconds since the epoch; None = it does not say."""
         ...
 
 
@@ -89,6 +100,11 @@ class JournaledDelivery(BaseDelivery):
     def cancel(self, request: CancelRequest) -> None:
         """Take in that somebody wants the task to end: its next renewal says so."""
         self.cancel_requested, self._request = True, request
+
+    @property
+    def fencing(self) -> FencingNumber:
+        """The queue's number, which it may know also where the task is lost."""
+        return self._inner.fencing
 
     @property
     def birth(self) -> int:
@@ -185,6 +201,7 @@ class JournaledDelivery(BaseDelivery):
             leased=self._leased,
             origin=origin_of(self._inner),
             beat=None if beat is None else beat.encode(),
+            born=self._inner.message_created if isinstance(self._inner, _Dated) else None,
         )
 
     def _record_ended(self, settlement: Settlement, after: After | None) -> None:

@@ -39,6 +39,7 @@ class Held:
         leased: wall time in seconds of the receive.
         origin: what all copies of the task have in common, and no other task; "" = the queue makes no copies.
         beat: how it is, as JSON.
+        born: of one whose task is lost, when that was made, as its message says.
     """
 
     id: str
@@ -50,11 +51,12 @@ class Held:
     leased: float
     origin: str = ""
     beat: str | None = None
+    born: float | None = None
 
     @property
     def birth(self) -> int:
         """Which life of its id it is."""
-        return 0 if self.task is None else rows.birth(self.task.created)
+        return rows.birth(self.born if self.task is None else self.task.created)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +110,6 @@ class Notebook:
         """
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
         self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
-
-    def canceled(self, task_id: str, birth: int, fencing: FencingNumber) -> None:
-        """Record that a task ended without being run again, since its batch was canceled.
-
-        Args:
-            task_id: its id.
-            birth: of its life.
-            fencing: of its last attempt.
-        """
-        values = {"State": rows.DONE, "At": time.time(), "Then": "canceled"}
-        self._record_where(rows.live(task_id, birth), fencing, values, is_last=False)
 
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from jobq.batch_ids import batch_meant
 from jobq.fencing import FencingNumber
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequests, meant
@@ -59,7 +60,7 @@ class Tending:
         async def of(id_: str) -> list[Row]:
             found = list[Row]()
             for birth, (where, attempts) in (await self._dead_lives(id_)).items():
-                self._pushed.forget(id_, birth)
+                self._pushed.forget(str(id_), birth)
                 found += [where] if where is not None else []
                 for attempt in attempts:
                     found += [attempt, {"RowKey": rows.ended_key(rows.decoded(attempt).ended, attempt["RowKey"])}]
@@ -81,7 +82,9 @@ class Tending:
 
         async def of_all() -> dict[str, dict[int, FencingNumber]]:
             requests = await self._cancel_requests.among(ids)
-            dead = dict(zip(ids, await for_each(list(ids), of), strict=True))
+            dead = dict[str, dict[int, FencingNumber]]()
+            for id_, lives in zip(ids, await for_each(list(ids), of), strict=True):
+                dead.setdefault(str(id_), {}).update(lives)
             met = {each for id_, births in dead.items() for birth in births if (each := meant(requests[id_], birth))}
             await self._cancel_requests.forget(met)
             return dead
@@ -89,7 +92,11 @@ class Tending:
         return await answered(of_all())
 
     async def _dead_lives(self, id_: str) -> dict[int, tuple[Row | None, list[Row]]]:
-        """Return of each life of an id that is a dead letter where it is, if a row says so, and its attempts."""
+        """Return of each life of an id that is a dead letter where it is, if a row says so, and its attempts.
+
+        Of an `IdInBatch` not those of which a row names another batch.
+        """
+        batch = batch_meant(id_)
         found, attempts = await asyncio.gather(self._lookup.lives(rows.safe(id_)), self._lookup.attempts(id_))
         lives: dict[int, tuple[Row | None, list[Row]]] = {
             rows.birth_in(row): (row, []) for row in last_of_each(found, 0)
@@ -99,6 +106,8 @@ class Tending:
 
         def is_dead(where: Row | None, attempts: list[Row]) -> bool:
             last = attempts[-1] if where is None else where
+            if batch is not None and rows.batch_in(last) not in (None, batch):
+                return False
             return bool(last.get("State", rows.DONE) == rows.DONE and last["Then"] == "dead")
 
         return {birth: life for birth, life in lives.items() if is_dead(*life)}

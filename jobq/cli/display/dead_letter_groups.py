@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from jobq.batch_ids import IdInBatch
 from jobq.cli.display import format_task, terminal
 from jobq.journal.error_grouping import checked_grouping, error_of, exit_of, group_of, grouping_of
 from jobq.journal.filters import holds, parsed
@@ -99,7 +100,7 @@ async def chosen(backend: "Backend", where: Sequence[str], group: str | None) ->
     conditions = parsed(where, FIELDS)
     grouping = None if group is None else grouping_of(group)
     return [
-        letter.id
+        IdInBatch.of(letter.id, letter.batch)
         for letter, facts in await facts_of(backend)
         if holds(conditions, facts) and (grouping is None or group_of(facts, grouping) == group)
     ]

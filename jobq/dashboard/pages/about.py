@@ -4,7 +4,8 @@ from starlette.requests import Request
 
 import jobq
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import PageRoutes, Site, WebPage, static_file
+from jobq.dashboard.site import PageRoutes, Site, WebPage
+from jobq.dashboard.static_files import static_text
 from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
@@ -14,5 +15,5 @@ _VENDORED = ("htmx 4.0.1",)
 @PAGES.add("/about", Scope.WATCH)
 async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show what this is, and as whom one is signed in."""
-    licences = {each: static_file(f"vendored/{each.split()[0]}-LICENSE.txt").decode() for each in _VENDORED}
+    licences = {each: static_text(f"vendored/{each.split()[0]}-LICENSE.txt") for each in _VENDORED}
     return WebPage(template="about.html", title="About", values={"version": jobq.__version__, "licences": licences})

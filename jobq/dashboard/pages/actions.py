@@ -15,9 +15,11 @@ from starlette.responses import Response
 
 from jobq.backend import Backend
 from jobq.batches import batches_of
+from jobq.dashboard.bulk import SCOPES
+from jobq.dashboard.forms import form_of
 from jobq.dashboard.pages.enter import ours
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import PageRoutes, Site, WebPage, form_of, needs, to
+from jobq.dashboard.site import PageRoutes, Site, WebPage, needs, to
 from jobq.errors import ConfigurationError
 from jobq.formats import task_ids
 from jobq.formats.visible_text import visible
@@ -90,11 +92,11 @@ def _done(count: int, of: int, what: str) -> str:
 
 ACTIONS: Final = {
     "cancel": PageAction(
-        scope=Scope.OPERATE, title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."
+        scope=SCOPES["cancel"], title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."
     ),
-    "retry": PageAction(scope=Scope.OPERATE, title="Put {} back, with fresh budgets", do=_retry),
+    "retry": PageAction(scope=SCOPES["retry"], title="Put {} back, with fresh budgets", do=_retry),
     "purge": PageAction(
-        scope=Scope.ADMIN, title="Purge {}", do=_purge, warning="For good: body, history and output of each go."
+        scope=SCOPES["purge"], title="Purge {}", do=_purge, warning="For good: body, history and output of each go."
     ),
     "pause": PageAction(scope=Scope.OPERATE, title="Pause the queue", do=_pause, takes_ids=False),
     "resume": PageAction(scope=Scope.OPERATE, title="Resume the queue", do=_resume, takes_ids=False),

@@ -31,6 +31,6 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"found": found, "has_all": has_all, "rows": _ROWS},
         seconds=0 if after else 5,
-        command=f"jobq {name} batch list",
+        command=site.command(name, "batch list"),
         actions=True,
     )

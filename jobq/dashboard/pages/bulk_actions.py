@@ -1,19 +1,19 @@
 """Actions on all tasks that a filter takes: asked for, confirmed with how many they are, looked at while they go on."""
 
 import json
-import time
 from datetime import timedelta
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
 from jobq.dashboard import bulk, filters, text
+from jobq.dashboard.forms import form_of
 from jobq.dashboard.pages.actions import ACTIONS, PageAction
 from jobq.dashboard.pages.enter import ours
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import PageRoutes, Site, WebPage, form_of, link, needs, to
+from jobq.dashboard.site import ROOT, PageRoutes, Site, WebPage, link, needs, to
 from jobq.formats.visible_text import visible
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import Scope, audit
@@ -31,12 +31,13 @@ async def ask(site: Site, viewer: Viewer, request: Request) -> WebPage:
     given = dict(await form_of(request, viewer))
     key, action = _asked(viewer, name, given)
     back = ours(given.get("back", ""))
+    if unquote(urlsplit(back).path) != f"{ROOT}/q/{name}/tasks":  # else no filter would be all
+        raise RequestRefused(400, "malformed_request", "this is asked for on the list of the queue's tasks alone")
     query = urlsplit(back).query
     form = filters.read(QueryParams(query))
-    wanted = bulk.wanted_by(key, query)
+    wanted = bulk.BulkFilter(key, query).wanted
     if form.problems or wanted is None:
         raise RequestRefused(400, "malformed_request", "this filter takes no task that this can be done to")
-    now = time.time()
     count = await site.views.count(name, wanted, budget=_COUNT_BUDGET)
     examples = await site.views.tasks(name, wanted, "", _MOST_EXAMPLES)
     is_typed = not count.is_exact or count.number >= _TYPED_FROM or not form.given
@@ -51,8 +52,8 @@ async def ask(site: Site, viewer: Viewer, request: Request) -> WebPage:
             "conditions": {"state": ", ".join(sorted(wanted.states)), **form.given},
             "rows": examples.rows,
             "query": query,
-            "began": repr(now),
-            "proof": viewer.proof(_what(key, name, query, repr(now), is_typed=is_typed)),
+            "began": repr(count.now),
+            "proof": viewer.proof(_what(key, name, query, repr(count.now), is_typed=is_typed)),
             "back": back,
             "is_typed": is_typed,
         },

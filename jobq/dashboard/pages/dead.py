@@ -25,5 +25,5 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"found": found, "by": by, "groupings": GROUPINGS},
         seconds=5,
-        command=f"jobq {name} dead list --group-by {','.join(by)}",
+        command=site.command(name, f"dead list --group-by {','.join(by)}"),
     )

@@ -1,12 +1,13 @@
 """Signing in, by a token or by a link that is good once; and out."""
 
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from jobq.dashboard.forms import form_of
 from jobq.dashboard.session import SESSION_SECONDS
-from jobq.dashboard.site import ROOT, Site, WebPage, form_of, link, to
+from jobq.dashboard.site import ROOT, Site, WebPage, link, to
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import TokenRecord, audit
 
@@ -64,7 +65,11 @@ async def sign_out(site: Site, request: Request) -> Response:
 
 def ours(address: str) -> str:
     """Return where to go then: a page of ours, whatever the address says."""
-    found = urlsplit(address)
+    try:
+        found = urlsplit(address)
+    except ValueError:  # `http://[`
+        return link("")
     is_ours = not found.scheme and not found.netloc and found.path.startswith(f"{ROOT}/") and "\\" not in address
-    is_page = is_ours and ".." not in found.path and not found.path.startswith((link("enter"), link("leave")))
+    leads_away = {".", ".."} & set(unquote(found.path).split("/"))
+    is_page = is_ours and not leads_away and not found.path.startswith((link("enter"), link("leave")))
     return found._replace(fragment="").geturl() if is_page else link("")

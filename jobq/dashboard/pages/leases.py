@@ -24,5 +24,5 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"found": found, "prefix": prefix},
         seconds=0 if after else 5,
-        command=f"jobq {name} lease list",
+        command=site.command(name, "lease list"),
     )

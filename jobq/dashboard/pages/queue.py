@@ -41,6 +41,6 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
         queue=name,
         values={"line": line, "running": running, "groups": groups},
         seconds=5,
-        command=f"jobq {name} top",
+        command=site.command(name, "top"),
         actions=True,
     )

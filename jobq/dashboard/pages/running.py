@@ -24,6 +24,6 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"found": found},
         seconds=0 if after else 2,
-        command=f"jobq {name} ps",
+        command=site.command(name, "ps"),
         actions=True,
     )

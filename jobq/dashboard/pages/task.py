@@ -1,6 +1,7 @@
 """One task: what it is, how its attempts went, and what it printed."""
 
 import re
+import shlex
 from typing import Final
 
 from starlette.requests import Request
@@ -51,6 +52,6 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"task": detail, "row": detail.row, "printed": printed, "is_running": is_running},
         seconds=2 if is_running else 0 if detail.row.state.is_final else 5,
-        command=f"jobq {name} status {task_id}",
+        command=site.command(name, f"status {shlex.quote(task_id)}"),
         actions=True,
     )

@@ -23,7 +23,9 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
     count = await site.snapshots.get(("count", name, form.wanted), lambda: site.views.count(name, form.wanted))
     only_state = next(iter(form.wanted.states)) if len(form.wanted.states) == 1 else None
     only_dead = only_state is TaskState.DEAD
-    command = f"jobq {name} {'dead list' if only_dead else 'ps'}"
+    command = ""  # none takes the same
+    if not form.given and (only_dead or not form.wanted.states):
+        command = site.command(name, "dead list" if only_dead else "ps")
     return WebPage(
         template="tasks.html",
         head="tasks_form.html",
@@ -38,6 +40,6 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
             "only_state": only_state,
         },
         seconds=0 if after else 5,
-        command=f"{command} {filters.conditions(form.given)}".strip() if only_dead or not form.given else "",
+        command=command,
         actions=True,
     )
