@@ -15,16 +15,19 @@ from starlette.routing import Route
 from jobq.dashboard.pages import (
     about,
     actions,
+    audit_trail,
     batches,
     bulk_actions,
     dead,
     enter,
+    hosts,
     leases,
     overview,
     queue,
     running,
     task,
     tasks,
+    tokens,
 )
 from jobq.dashboard.site import ROOT, PageRoute, Site, WebPage, link, needs, rendered
 from jobq.dashboard.static_files import STATIC, static_file
@@ -33,7 +36,22 @@ from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.tokens import audit
 
 _log: Final = logging.getLogger("jobq.server")
-_PARTS: Final = (overview, queue, tasks, task, running, dead, batches, leases, about, actions, bulk_actions)
+_PARTS: Final = (
+    overview,
+    queue,
+    tasks,
+    task,
+    running,
+    dead,
+    batches,
+    leases,
+    hosts,
+    actions,
+    bulk_actions,
+    audit_trail,
+    tokens,
+    about,
+)
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"

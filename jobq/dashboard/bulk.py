@@ -20,7 +20,9 @@ from starlette.datastructures import QueryParams
 
 from jobq.dashboard import filters
 from jobq.dashboard.action_book import ActionBook, ActionState, BulkAction
+from jobq.dashboard.change_notes import name_of, note
 from jobq.errors import JobqError, MalformedTask, QueueNotFound, StoreUnusable
+from jobq.journal.changes import QueueChange
 from jobq.journal.records import TaskState
 from jobq.journal.store import journal_of
 from jobq.journal.task_filter import TaskFilter
@@ -30,7 +32,7 @@ from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseRecord, LeaseState, store_of
 from jobq.lease.traversal import Page, Progress, Traversal
 from jobq.server.backend_pool import BackendPool
-from jobq.server.tokens import Scope, TokenBook, audit
+from jobq.server.tokens import Scope, TokenBook
 from jobq.settings import Settings
 from jobq.task import Task
 
@@ -190,8 +192,23 @@ class BulkActions:
             except QueueNotFound:  # it was deleted
                 state = ActionState.REFUSED
             await self._book.end(action.id, state, walk.progress.handled)
-        audit(f"ui {action.action} all", caller=action.by, queue=action.queue, query=action.query, state=str(state),
-              handled=walk.progress.handled, changed_here=changed)  # fmt: skip
+        await self._note_end(action, state, walk.progress.handled, changed)
+
+    async def _note_end(self, action: BulkAction, state: ActionState, handled: int, changed: int) -> None:
+        token = await self._tokens.record(action.by)
+        change = QueueChange(
+            at=time.time(),
+            by=action.by if token is None else name_of(token),
+            did=f"{action.action} all",
+            count=handled,
+            filter=action.query or "all",
+            state=str(state),
+            said=f"{changed:,} changed by this service, as {action.id}",
+        )
+        try:
+            await note(self._places.root, action.queue, change)
+        except JobqError as error:  # it is done; the book has the same
+            _log.warning("the end of action %s could not be noted: %s", action.id, error)
 
     async def _why_not(self, action: BulkAction) -> ActionState | None:
         """Return why no further step may be done; None = it may."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from jobq.errors import BackendUnavailable
 from jobq.servable import Servable, change_document
-from jobq.server.tokens import Scope, TokenBook, TokenRecord
+from jobq.server.tokens import ALL_QUEUES, Scope, TokenBook, TokenRecord
 
 SESSION_SECONDS: Final = 12 * 3600.0
 LINK_SECONDS: Final = 60.0
@@ -41,6 +41,11 @@ class Viewer:
     def may(self, scope: Scope, queue: str) -> bool:
         """Return whether he may do this to a queue."""
         return self.token.permits(scope, queue)
+
+    @property
+    def may_all(self) -> bool:
+        """Whether he may do everything to every queue."""
+        return self.may(Scope.ADMIN, ALL_QUEUES)
 
     @property
     def form_token(self) -> str:

@@ -12,17 +12,18 @@ _MOST: Final = 200  # pages, of at most 50 rows of 2000 characters
 
 
 class Snapshots:
-    """Answers of the store, each made once for all who ask within FRESH_SECONDS, and kept no longer."""
+    """Answers of the store, each made once for all who ask within a time, and kept no longer."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()  # the oldest first
 
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], seconds: float = FRESH_SECONDS) -> T:
         """Return what `make` gives, perhaps a little old; who asks while it is made waits for the same.
 
         Args:
             key: names what is asked for, with the rights that it depends on.
             make: asks the store.
+            seconds: for how long its answer is shown.
         """
         task = self._held.get(key)
         if task is None:
@@ -30,7 +31,7 @@ class Snapshots:
             # A task of its own: who asked first may leave before it is there.
             task = asyncio.ensure_future(make())
             self._held[key] = task
-            task.add_done_callback(lambda done: self._keep(key, done, began + FRESH_SECONDS))
+            task.add_done_callback(lambda done: self._keep(key, done, began + seconds))
             while len(self._held) > _MOST:
                 self._held.popitem(last=False)
         found: T = await asyncio.shield(task)

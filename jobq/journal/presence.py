@@ -9,6 +9,7 @@ REPORT_SECONDS: Final = 30.0
 GONE_SECONDS: Final = 90.0  # without a word: it is gone, or nobody can hear it
 FORGOTTEN_SECONDS: Final = 86_400.0
 STOPPED: Final = "stopped"
+COUNTS: Final = ("succeeded", "failed", "lost", "given_back")
 _MOST_CHARACTERS: Final = 200
 _UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -25,6 +26,10 @@ class WorkerPresence:
         busy: how many run.
         state: `working`, `paused` (it takes nothing for now), `draining` or `stopped`.
         started: wall time in seconds since the epoch, by its own clock.
+        succeeded: tasks done since then.
+        failed: tasks that failed, timed out or crashed here, however often.
+        lost: attempts whose lease was lost.
+        given_back: attempts that a stop cut short.
     """
 
     holder: str
@@ -34,6 +39,10 @@ class WorkerPresence:
     busy: int
     state: str
     started: float
+    succeeded: int = 0
+    failed: int = 0
+    lost: int = 0
+    given_back: int = 0
 
     def encode(self) -> str:
         """Return it as JSON."""
@@ -52,6 +61,7 @@ class WorkerPresence:
                 busy=int(held["busy"]),
                 state=str(held["state"]),
                 started=float(held["started"]),
+                **{name: int(held.get(name, 0)) for name in COUNTS},
             )
         except _UNKNOWN:
             return None

@@ -21,6 +21,11 @@ _PAGES = (
     "q/demo/dead",
     "q/demo/batches?all=1",
     "q/demo/leases",
+    "q/demo/hosts",
+    "q/demo/audit",
+    "hosts",
+    "audit",
+    "tokens",
     "about",
 )
 

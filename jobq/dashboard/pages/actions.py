@@ -16,6 +16,7 @@ from starlette.responses import Response
 from jobq.backend import Backend
 from jobq.batches import batches_of
 from jobq.dashboard.bulk import SCOPES
+from jobq.dashboard.change_notes import noted_change
 from jobq.dashboard.forms import form_of
 from jobq.dashboard.pages.enter import ours
 from jobq.dashboard.session import Viewer
@@ -27,7 +28,7 @@ from jobq.journal.records import Canceled
 from jobq.journal.store import MOST_IDS, journal_of
 from jobq.pausing import MOST_CHARACTERS, Pause, pausable
 from jobq.server.error_responses import RequestRefused
-from jobq.server.tokens import Scope, audit
+from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
 
@@ -143,20 +144,17 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
     mark = Pause(
         at=time.time(), by=f"{viewer.token.name or viewer.token.id} (dashboard)"[:MOST_CHARACTERS], reason=reason
     )
-    address = request.client.host if request.client else "-"
-    did = {"caller": viewer.token.id, "address": address, "queue": name, "count": len(ids), "ids": list(ids[:10])}
-    audit(f"ui {key}", **did, state="began")
-    backend = await site.places.take(name)
     try:
-        said = await action.do(backend, ids, mark)
+        async with noted_change(site.places.root, viewer, request, key, name, ids=ids) as change:
+            backend = await site.places.take(name)
+            try:
+                change.said = await action.do(backend, ids, mark)
+            finally:
+                site.places.give(name)
+                site.snapshots.forget()
     except ConfigurationError as error:
-        audit(f"ui {key}", **did, state="refused")
         raise RequestRefused(400, "refused", str(error)) from None
-    finally:
-        site.places.give(name)
-        site.snapshots.forget()
-    audit(f"ui {key}", **did, state="done", said=said)
-    return _back(viewer, given.get("back", ""), said)
+    return _back(viewer, given.get("back", ""), change.said)
 
 
 def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tuple[str, PageAction, list[str]]:

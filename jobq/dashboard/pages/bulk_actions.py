@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobq.dashboard import bulk, filters, text
+from jobq.dashboard.change_notes import noted_change
 from jobq.dashboard.forms import form_of
 from jobq.dashboard.pages.actions import ACTIONS, PageAction
 from jobq.dashboard.pages.enter import ours
@@ -16,7 +17,7 @@ from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import ROOT, PageRoutes, Site, WebPage, link, needs, to
 from jobq.formats.visible_text import visible
 from jobq.server.error_responses import RequestRefused
-from jobq.server.tokens import Scope, audit
+from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
 _COUNT_BUDGET = timedelta(seconds=2)
@@ -72,9 +73,8 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
         raise RequestRefused(403, "forbidden", "this is not what was shown; choose again")
     if is_typed and given["typed"].strip() != name:
         raise RequestRefused(400, "not_typed", f"to go on, type the name of the queue: {text.visible(name)}")
-    address = request.client.host if request.client else "-"
-    audit(f"ui {key} all", caller=viewer.token.id, address=address, queue=name, query=query, state="began")
-    await site.bulk.begin(key, name, query, float(began), viewer.token.id)
+    async with noted_change(site.places.root, viewer, request, f"{key} all", name, query=query or "all") as change:
+        change.said = f"begun as {await site.bulk.begin(key, name, query, float(began), viewer.token.id)}"
     site.snapshots.forget()
     return to(link("actions"))
 
@@ -102,9 +102,9 @@ async def stop(site: Site, viewer: Viewer, request: Request) -> Response:
     if found is None:
         raise RequestRefused(404, "no_such_action", "there is no such action")
     needs(viewer, ACTIONS[found.action].scope, found.queue)
-    address = request.client.host if request.client else "-"
-    audit(f"ui {found.action} all", caller=viewer.token.id, address=address, queue=found.queue, state="stopped")
-    await site.bulk.stop(found.id)
+    async with noted_change(site.places.root, viewer, request, f"stop {found.action} all", found.queue) as change:
+        await site.bulk.stop(found.id)
+        change.said = f"{found.id} goes no further"
     site.snapshots.forget()
     return to(link("actions"))
 

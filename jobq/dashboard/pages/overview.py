@@ -1,12 +1,15 @@
 """All queues, those with trouble first."""
 
 import asyncio
+from typing import NamedTuple
 
 from starlette.requests import Request
 
+from jobq.dashboard.charts import LOST, PREEMPTED, Chart, ended_chart, total
+from jobq.dashboard.series import DEFAULT_SPAN, points_shown
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage
-from jobq.errors import QueueNotFound
+from jobq.errors import JobqError, QueueNotFound
 from jobq.journal.records import TaskState
 from jobq.journal.views import QueueLine, ViewPage
 from jobq.server.tokens import ALL_QUEUES, Scope
@@ -26,13 +29,30 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
         lines = await asyncio.gather(*(_line(site, name) for name in names))
         found = ViewPage(rows=[line for line in lines if line is not None])
     shown = sorted((line for line in found.rows if viewer.may(Scope.WATCH, line.name)), key=_trouble)
+    hours = await asyncio.gather(*(_hour(site, line.name) for line in shown))
     return WebPage(
         template="overview.html",
         title="Queues",
-        values={"lines": shown, "after": found.after, "is_first": not after},
+        values={"lines": list(zip(shown, hours, strict=True)), "after": found.after, "is_first": not after},
         seconds=5,
         command=site.command("QUEUE", "top"),
     )
+
+
+class LastHour(NamedTuple):
+    """What the overview shows of a queue's last hour."""
+
+    chart: Chart
+    lost: int
+    preempted: int
+
+
+async def _hour(site: Site, name: str) -> LastHour | None:
+    try:
+        points = await points_shown(site, name, DEFAULT_SPAN)
+    except JobqError:  # the line without it is better than no line; the queue's own page says what is wrong
+        return None
+    return LastHour(ended_chart(points), total(points, LOST), total(points, PREEMPTED))
 
 
 async def _line(site: Site, name: str) -> QueueLine | None:

@@ -5,6 +5,17 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from jobq.dashboard.charts import (
+    FAILED,
+    LOST,
+    PREEMPTED,
+    SUCCEEDED,
+    depth_chart,
+    ended_chart,
+    run_chart,
+    wait_chart,
+)
+from jobq.dashboard.series import DEFAULT_SPAN, SPANS, points_shown
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
@@ -23,9 +34,12 @@ _LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
 
 @PAGES.add("/q/{queue}", Scope.WATCH)
 async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
-    """Show its counts; to who may see tasks, those that run longest and why others died."""
+    """Show its counts and charts; to who may see tasks, those that run longest and why others died."""
     name = request.path_params["queue"]
+    span = request.query_params.get("span", "")
+    span = span if span in SPANS else DEFAULT_SPAN
     line = await site.snapshots.get(("queue", name), lambda: site.views.queue(name))
+    points = await points_shown(site, name, span)
     running: ViewPage[TaskRow] = ViewPage(rows=())
     groups = DeadGroups(groups=())
     if viewer.may(Scope.VIEW, name):
@@ -39,7 +53,17 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
         template="queue.html",
         title=name,
         queue=name,
-        values={"line": line, "running": running, "groups": groups},
+        values={
+            "line": line,
+            "running": running,
+            "groups": groups,
+            "charts": [draw(points) for draw in (ended_chart, depth_chart, wait_chart, run_chart)],
+            "points": [each for each in reversed(points) if each.ended is not None or each.depth is not None],
+            "spans": list(SPANS),
+            "span": span,
+            "since": points[0].at,
+            "columns": {"succeeded": SUCCEEDED, "failed": FAILED, "lease lost": LOST, "preempted": PREEMPTED},
+        },
         seconds=5,
         command=site.command(name, "top"),
         actions=True,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jobq.backend import Backend
@@ -31,11 +31,13 @@ class WorkerLook(NamedTuple):
         state: as `jobq.journal.presence.WorkerPresence` has it.
         slots: how many tasks it can run at once.
         busy: how many run.
+        counts: what became of others, as `jobq.journal.presence.COUNTS` names it.
     """
 
     state: str
     slots: int
     busy: int
+    counts: Mapping[str, int]
 
 
 class PresenceReports:
@@ -99,6 +101,7 @@ class PresenceReports:
             busy=look.busy,
             state=look.state,
             started=self._started,
+            **look.counts,
         )
 
     async def _sleep(self, seconds: float) -> None:

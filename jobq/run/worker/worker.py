@@ -297,7 +297,9 @@ class Worker:
     def _looked_at(self) -> WorkerLook:
         slots, stopping = self._settings.num_workers, self._stopping
         state = "draining" if stopping.receiving.is_set() else "paused" if stopping.paused else "working"
-        return WorkerLook(state, slots, slots - self._free)
+        return WorkerLook(
+            state, slots, slots - self._free, self._tally.counts("succeeded", "failed", "lost", "given_back")
+        )
 
     def _say_paused(self, mark: Pause | None) -> None:
         if mark is None:

@@ -81,6 +81,10 @@ class ReportCounter:
         if was_cut_short and report.settled is Settled.YES:
             self._done["given_back"] += 1
 
+    def counts(self, *names: str) -> dict[str, int]:
+        """Return these counts, by the names that `WorkerReport` has for them."""
+        return {name: self._done[name] for name in names}
+
     def report(self, *, stopped_by: signal.Signals | None, tripped: bool, unguarded: bool) -> WorkerReport:
         """Return the counts, with the exit code of a worker that ended so.
 
@@ -98,6 +102,5 @@ class ReportCounter:
             code = 137  # as `jobq worker`, which is killed with its guardian
         elif stopped_by is not None and self._done["given_back"]:
             code = 130 if stopped_by is signal.SIGINT else 143
-        names = ("succeeded", "failed", "dead_lettered", "given_back", "lost", "results_not_kept")
-        counts = {name: self._done[name] for name in names}
+        counts = self.counts("succeeded", "failed", "dead_lettered", "given_back", "lost", "results_not_kept")
         return WorkerReport(exit_code=code, stopped_by=stopped_by.name if stopped_by else None, **counts)
