@@ -48,7 +48,9 @@ def moment(at: float) -> str:
 
 
 def relative(at: float, now: float | None = None) -> str:
-    """Return how long ago a wall time is, or when it comes, in its largest unit: `4m ago`, `in 2h`."""
+    """Return how long ago a wall time is, or when it comes, in its largest unit: `4m ago`, `in 2h`; `?` = never."""
+    if not moment(at):
+        return "?"
     away = (time.time() if now is None else now) - at
     return f"{coarse(away)} ago" if away >= 0 else f"in {coarse(-away)}"
 

@@ -7,7 +7,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
+from jobq.backend import Backend
 from jobq.formats.visible_text import visible
+from jobq.journal.changes import QueueChange
+from jobq.journal.notes import NoteKind
+from jobq.journal.observations import observations_of
+from jobq.journal.presence import WorkerPresence
 from jobq.task import Budgets, Task
 from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
@@ -44,6 +49,21 @@ def ids(dashboard: Dashboard) -> dict[str, str]:
     return {"dead": dead, "running": running}
 
 
+async def _noted(backend: Backend) -> None:
+    """A worker and a change that say it, too."""
+    notes = observations_of(backend)
+    assert notes is not None
+    text = _ALL.replace("\u0000", "")
+    worker = WorkerPresence(
+        holder=text[:200], host=text[:200], version=text, slots=1, busy=0, state=text[:50], started=1e300
+    )
+    await notes.put(NoteKind.WORKER, worker.holder, worker.encode(), replaces=True)
+    change = QueueChange(
+        at=-1e300, by=text, address=text, did=text, ids=(text,), filter=text, state=text, said=_CORPUS[1]
+    )
+    await notes.put(NoteKind.CHANGE, "0", change.encode(), replaces=True)
+
+
 def test_each_field_is_shown_as_it_is_and_nothing_runs(
     dashboard: Dashboard, ids: dict[str, str], opened: Opened
 ) -> None:
@@ -61,9 +81,11 @@ def test_each_field_is_shown_as_it_is_and_nothing_runs(
             == 0
         )
         assert "secret-value" not in page.content()
-        for path in ("tasks", "running", "dead?by=error", "", "batches", "leases"):
+        dashboard.inside(_noted)
+        for path in ("tasks", "running", "dead?by=error", "", "batches", "leases", "hosts", "audit"):
             page.goto(f"{dashboard.url}/ui/q/demo/{path}".rstrip("/"))
             assert page.locator("main img, [onerror], [onload], main script, main b").count() == 0, path
+            assert path not in ("hosts", "audit") or visible(_CORPUS[1]) in page.locator("main").inner_text(), path
             assert "49" not in page.locator("main").inner_text().replace("49s", ""), "a template was run"
         page.goto(f"{dashboard.url}/ui/q/demo/t/{ids['running']}")
         expect(page.locator("pre.output")).to_contain_text(_CORPUS[0], timeout=30_000)
@@ -75,7 +97,7 @@ def test_each_field_is_shown_as_it_is_and_nothing_runs(
 def test_each_parameter_is_given_back_as_text(opened: Opened, dashboard: Dashboard, text: str) -> None:
     page = opened("/ui/")
     value = quote(text, safe="")
-    names = ("state", "text", "exit", "host", "reason", "error", "batch", "id", "age", "after", "had", "said")
+    names = ("state", "text", "exit", "host", "reason", "error", "batch", "id", "age", "after", "had", "said", "span")
     query = "&".join(f"{name}={value}" for name in names)
     paths = (
         "",
@@ -84,6 +106,12 @@ def test_each_parameter_is_given_back_as_text(opened: Opened, dashboard: Dashboa
         "q/demo/leases",
         "q/demo/batches",
         "q/demo/running",
+        "q/demo/hosts",
+        "q/demo/audit",
+        "q/demo",
+        "hosts",
+        "audit",
+        "tokens",
         "enter",
         f"q/{value}",
         f"q/demo/t/{value}",

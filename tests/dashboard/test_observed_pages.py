@@ -46,6 +46,8 @@ def test_charts_show_what_was_noted(dashboard: Dashboard, queue: str, opened: Op
             page.get_by_role("link", name=span, exact=True).click()
         expect(page.locator("strong[aria-current]")).to_have_text(span)
     page.goto(f"{dashboard.url}/ui/")
+    while not page.get_by_role("link", name=queue, exact=True).count():  # what was looked up before it was made
+        page.reload()
     row = page.get_by_role("row").filter(has_text=queue)
     expect(row.locator("svg")).to_be_visible()
     expect(row.locator("td").nth(7)).to_have_text("6")
