@@ -1,6 +1,7 @@
 """The protocol's face of the batches that a ledger keeps."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ _IN_FLIGHT_SECONDS: Final = 2.0  # for which a seal waits for pushes that came b
 _PAUSE_SECONDS: Final = 0.1
 _COUNTED_AT_ONCE: Final = 8
 _SHOWN: Final = 3
+_LIFE_BYTES: Final = 4
 
 
 class LedgerBatches:
@@ -81,6 +83,7 @@ class LedgerBatches:
                 if head is not None:
                     await self._retention.forget(head)
                 new = {"State": heads.OPEN, "Round": 1, "Created": self._ledger.wire.now(), **plan_values(plan)}
+                new["Life"] = secrets.token_hex(_LIFE_BYTES)
                 await self._heads.insert(name, new)
             head = await self._heads.change(name, more)
         except TableMissing as error:  # whoever makes a missing queue makes it, too
@@ -91,32 +94,32 @@ class LedgerBatches:
         """Raise MalformedTask for what could not be queued at the end: nobody could do anything about it then."""
         for place, task in enumerate(plan.tasks(name, MOST_ROUND)):
             try:
-                self._check_room(task.in_ledger(f"{AT_ITS_END}{name}"))
+                self._check_room(task.in_ledger(f"{AT_ITS_END}{name}~{'0' * 2 * _LIFE_BYTES}"))
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}") from None
 
     async def seal(self, name: str) -> Batch:
         """Let it take no more tasks; refused while a push to it is not known to be over."""
-        await self._heads.found(findable_name(name))
-        self._refuse(name, await self._pushing(name))
+        head = await self._heads.found(findable_name(name))
+        self._refuse(name, await self._pushing(head.book))
         head = await self._sealed(name)
         until = time.monotonic() + _IN_FLIGHT_SECONDS
-        while left := await self._pushing(name):  # pushed while it was being sealed
+        while left := await self._pushing(head.book):  # pushed while it was being sealed
             if time.monotonic() >= until:
                 await self._heads.change(name, _opened_again)
                 self._refuse(name, left)
             await asyncio.sleep(_PAUSE_SECONDS)
         return await self._ended(head)
 
-    async def _pushing(self, name: str) -> list[tuple[str, Row]]:
+    async def _pushing(self, book: str) -> list[tuple[str, Row]]:
         """Return tasks whose push is not over; what is known to be queued, and what nobody waits for, is none."""
-        found = await self._walk.pushing(name)
-        left = await for_each(found, lambda each: self._is_pushing(name, *each))
+        found = await self._walk.pushing(book)
+        left = await for_each(found, lambda each: self._is_pushing(book, *each))
         return [each for each, is_left in zip(found, left, strict=True) if is_left]
 
-    async def _is_pushing(self, name: str, partition: str, row: Row) -> bool:
+    async def _is_pushing(self, book: str, partition: str, row: Row) -> bool:
         is_old = rows.age(row, self._ledger.wire.now()) > self.push_seconds
-        entry = await answered(self._ledger.find(name, id_in(row)))
+        entry = await answered(self._ledger.find(book, id_in(row)))
         if entry is not None and entry.was_never_claimed and not is_old:
             return True
         writes = [Write(Verb.DELETE, row["RowKey"], {}, str(row["odata.etag"]))]
@@ -186,7 +189,7 @@ class LedgerBatches:
 
     async def _seen(self, head: Head, *, with_rate: bool = False) -> Batch:
         since = max((each.finished for each in head.rounds), default=0.0)
-        found = await self._counting.counted(head.name, since)
+        found = await self._counting.counted(head.book, since)
         return head.seen(found.counts, found.rate if with_rate else None)
 
     async def notice(self, name: str, number: int) -> RoundNotice:
@@ -207,8 +210,8 @@ class LedgerBatches:
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
         """Return some of its tasks, by id."""
-        await self._heads.found(findable_name(name))
-        return await self._counting.members(name, after, limit, state)
+        head = await self._heads.found(findable_name(name))
+        return await self._counting.members(head.book, after, limit, state)
 
 
 def _opened_again(head: Head) -> dict[str, object] | None:

@@ -51,17 +51,17 @@ class Counting:
         self._ledger = ledger
         self._find = find
 
-    async def counted(self, name: str, since: float = 0.0) -> Counted:
+    async def counted(self, book: str, since: float = 0.0) -> Counted:
         """Count: the tasks of a thousand are one request, so it takes the longer the more there are.
 
         Args:
-            name: of the batch.
+            book: of the batch.
             since: wall time in seconds; what ended before is no pace.
         """
         counts, long_ones = Counter[str](), list[LedgerEntry]()
         ends, now = list[float](), time.time()
         since = max(since, now - PACE_SECONDS)
-        prefix = f"{self._ledger.queue}!b!{name}"
+        prefix = f"{self._ledger.queue}!b!{book}"
         after: Mapping[str, str] | None = None
         while True:
             page, after = await answered(
@@ -105,16 +105,16 @@ class Counting:
                     states[str(record.id)] = "running"
         return states
 
-    async def members(self, name: str, after: str, limit: int, state: str | None = None) -> list[Member]:
+    async def members(self, book: str, after: str, limit: int, state: str | None = None) -> list[Member]:
         """Return up to `limit` tasks in the order of their keys, from behind one; none only where there are no more.
 
         Args:
-            name: of the batch.
+            book: of the batch.
             after: an id; "" = the first.
             limit: how many.
             state: `dead` = those alone.
         """
-        partitions = partitions_of(self._ledger.queue, name)
+        partitions = partitions_of(self._ledger.queue, book)
         size = min(PAGE_ROWS, max(_LEAST_PAGE, 2 * math.ceil(limit / len(partitions))))
         where = f"(Then eq '{DEAD}' or State eq '{REDRIVING}')" if state == DEAD else ""
         first = f"{key('m', after)}!" if after else "m!"

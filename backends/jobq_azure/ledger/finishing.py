@@ -16,7 +16,6 @@ from typing import Final
 from jobq.batches import COUNTED, rounds_with
 from jobq.clock import SystemClock
 from jobq.errors import BatchNotFound, JobqError, MalformedTask
-from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import heads
@@ -168,8 +167,8 @@ class Finishing:
             head = await self._heads.found(name)
             if head.state == heads.SEALED:
                 if head.is_canceled:
-                    await self._walk.cancel(name)
-                left = await self._walk.is_left(name, self._left_at.get(name, 0))
+                    await self._walk.cancel(head.book)
+                left = await self._walk.is_left(head.book, self._left_at.get(name, 0))
                 if left is not None:
                     self._left_at[name] = left
                     return False
@@ -198,14 +197,14 @@ class Finishing:
         """Note the counts of a round that has ended, which takes long where it is large; nothing changes meanwhile."""
         if any(each.number == head.round for each in head.rounds):
             return head
-        counts = (await self._counting.counted(head.name)).counts
+        counts = (await self._counting.counted(head.book)).counts
         whole = {name: counts.get(name, 0) for name in COUNTED}
         values: dict[str, object] = {}
         finished = head.finished or self._ledger.wire.now()
         rows.put(values, "Rounds", rounds_with(head.rounds_text, head.round, finished, whole).encode())
 
         def decide(now: Head) -> dict[str, object] | None:
-            is_same = now.state == heads.FINISHING and now.round == head.round
+            is_same = now.book == head.book and now.state == heads.FINISHING and now.round == head.round
             return values if is_same and now.rounds_text == head.rounds_text else None
 
         return await self._heads.change(head.name, decide)
@@ -215,10 +214,10 @@ class Finishing:
         if head.state != heads.FINISHING or (head := await self._counted(head)).state != heads.FINISHING:
             return head
         tasks = head.plan.tasks(head.name, head.round)
-        await self._push([(f"{AT_ITS_END}{head.name}", task) for task in tasks])
+        await self._push([(head.book_of_end, task) for task in tasks])
 
         def decide(now: Head) -> dict[str, object] | None:
-            is_same = now.state == heads.FINISHING and now.round == head.round
+            is_same = now.book == head.book and now.state == heads.FINISHING and now.round == head.round
             return {"State": heads.FINISHED} if is_same else None
 
         return await self._heads.change(head.name, decide)

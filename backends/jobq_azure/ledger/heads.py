@@ -11,6 +11,7 @@ from typing import Any, Final
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, BatchState, Round, counts_of, missing, rounds_of
 from jobq.errors import BackendUnavailable, ConfigurationError, MalformedTask
+from jobq.formats.wire_v3 import AT_ITS_END
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger.entries import heads_of
 from jobq_azure.table_journal import entities as rows
@@ -38,6 +39,16 @@ class Head:
     def name(self) -> str:
         """The batch's."""
         return str(self.row["RowKey"]).partition("!")[2]
+
+    @property
+    def book(self) -> str:
+        """In which its tasks are kept, and those of no other batch that had the name, or will have it."""
+        return f"{self.name}~{self.row['Life']}" if self.row.get("Life") else self.name
+
+    @property
+    def book_of_end(self) -> str:
+        """In which is kept what is run when it has finished."""
+        return f"{AT_ITS_END}{self.book}"
 
     @property
     def etag(self) -> str:

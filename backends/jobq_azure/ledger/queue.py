@@ -16,6 +16,7 @@ from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
 from jobq.errors import JobqError, PushUnknown, QueueNotFound
 from jobq.fencing import FencingNumber
+from jobq.formats.wire_v3 import batch_of_book
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -24,7 +25,7 @@ from jobq_azure.ledger.batches import LedgerBatches
 from jobq_azure.ledger.claims import HandedMessage, LedgerHold, Standing, claim
 from jobq_azure.ledger.counting import Counting
 from jobq_azure.ledger.delivery import LedgerDelivery
-from jobq_azure.ledger.entries import LedgerEntry, batch_of
+from jobq_azure.ledger.entries import LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Heads
 from jobq_azure.ledger.journal_notes import JournalNotes
@@ -246,7 +247,7 @@ class LedgerQueue(JournaledQueue):
 
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails."""
-        name = batch_of(book)
+        name = batch_of_book(book)
         unknown = _NOT_THERE.format(name or book[1:])
         try:
             if standing is Standing.SUPERFLUOUS:
@@ -271,7 +272,7 @@ class LedgerQueue(JournaledQueue):
         hold = self._holds.pop(id(inner), None)
         if hold is None:
             return super()._delivery(inner, since, checkpoint)
-        name = batch_of(_kept(inner).message_ledger)
+        name = batch_of_book(_kept(inner).message_ledger)
 
         def ended() -> None:
             if name is not None:

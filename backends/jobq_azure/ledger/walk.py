@@ -58,25 +58,24 @@ class LedgerWalk:
         left = await answered(for_each(others, look))
         return next((number for number, is_left in zip(others, left, strict=True) if is_left), None)
 
-    async def pushing(self, name: str) -> list[tuple[str, Row]]:
+    async def pushing(self, book: str) -> list[tuple[str, Row]]:
         """Return the tasks of a batch whose push is not known to be over: the partition of each, and its row."""
 
         async def look(partition: str) -> list[tuple[str, Row]]:
             found = await self._ledger.wire.all(partition, "p!", 'p"', most=_MOST_PUSHED, etags=True)
             return [(partition, row) for row in found]
 
-        looked = await answered(for_each(partitions_of(self._ledger.queue, name), look))
+        looked = await answered(for_each(partitions_of(self._ledger.queue, book), look))
         return [each for some in looked for each in some]
 
-    async def cancel(self, name: str) -> bool:
+    async def cancel(self, book: str) -> bool:
         """End what waits of a batch, and ask what runs to end; return whether there is more to do."""
         changed = 0
-        async for partition, page in self._unended(f"{self._ledger.queue}!b!{name}"):
-            book = book_in(partition, self._ledger.queue)
+        async for _, page in self._unended(f"{self._ledger.queue}!b!{book}"):
             ids = [id_in(row) for row in page]
             asked: set[str] = set()
             for _ in range(_TURNS):
-                found = await for_each(ids, lambda id_, book=book, asked=asked: self._cancel(book, id_, asked))  # type: ignore[misc]
+                found = await for_each(ids, lambda id_, asked=asked: self._cancel(book, id_, asked))  # type: ignore[misc]
                 changed += self._ended(book, found)
                 # The request is recorded before the mark that says so: whoever is cut off in between does it again.
                 late = [entry.id for entry, is_new in found if entry is not None and is_new is None]
