@@ -139,6 +139,11 @@ class LedgerEntry:
         return float(self.row.get("Due") or 0.0)
 
     @property
+    def opening(self) -> int:
+        """Of its batch when it was entered, or put back; see `Head.opening`."""
+        return int(self.row.get("Opening") or 0)
+
+    @property
     def is_to_end(self) -> bool:
         """Whether its batch was canceled while it ran."""
         return bool(self.row.get("Cancel"))

@@ -22,6 +22,7 @@ from jobq_azure.ledger import heads
 from jobq_azure.ledger.counting import Counting
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.ledger.unended_pushes import UnendedPushes
 from jobq_azure.ledger.walk import LedgerWalk
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.lookup import answered
@@ -43,14 +44,18 @@ class Finishing:
         ledger: of the queue.
         batches: of the queue.
         walk: over their tasks.
+        pushing: pushes to them.
         counting: of them.
         push: queues tasks of the ledger, each with the book in which it is kept.
     """
 
-    def __init__(self, ledger: Ledger, batches: Heads, walk: LedgerWalk, counting: Counting, push: Push) -> None:
+    def __init__(
+        self, ledger: Ledger, batches: Heads, walk: LedgerWalk, pushing: UnendedPushes, counting: Counting, push: Push
+    ) -> None:
         self._ledger = ledger
         self._heads = batches
         self._walk = walk
+        self._pushing = pushing
         self._counting = counting
         self._push = push
         self._told_of: set[str] = set()  # batches at whose end something is to be queued that cannot be
@@ -62,15 +67,18 @@ class Finishing:
         self._limits: set[asyncio.Timeout] = set()  # of looks that are under way
         self._finished = 0  # batches, by this process
         self._told = 0  # of those `drained` has told of
-        self._left_at: dict[str, int] = {}  # the partition in which something was left
+        self._left_at: dict[str, str] = {}  # the partition in which something was left, by book
         self._loop: asyncio.Task[None] | None = None
 
     def has_ended(self, name: str) -> None:
         """Note that a task of a batch has ended: it is looked at within some seconds, or when the queue is empty."""
-        self._due.add(name)
+        self._later(name)
         if self._loop is None:
             self._loop = asyncio.create_task(self._look_for_ever(), name="ends of batches")
-        self._some.set()
+
+    def is_left_in(self, book: str, partition: str) -> None:
+        """Note where something was left of a batch: the next look begins there, and mostly ends."""
+        self._left_at[book] = partition
 
     async def aclose(self) -> None:
         """Look no more, but once at what has ended since the last look."""
@@ -80,18 +88,17 @@ class Finishing:
         await self.drained()
 
     async def start(self) -> None:
-        """Look at batches that were left to the next one: sealed, and whoever ended their last task died."""
+        """Find batches that were left to the next one: sealed, and whoever ended their last task died.
+
+        They are looked at beside what else is done, and when the queue is empty: no start waits for a large one.
+        """
+        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
         try:
-            async with self._limited(_START_SECONDS):
-                await self._start()
+            async with asyncio.timeout(_START_SECONDS):
+                for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
+                    self.has_ended(head.name)
         except (JobqError, NoAnswer, TimeoutError) as error:
             _log.debug("the batches of %s are not looked at: %s", self._ledger.wire.place.spec, error)
-
-    async def _start(self) -> None:
-        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
-        for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
-            with suppress(MalformedTask):  # its end cannot be queued from here: that holds up no other
-                await self.finish(head.name)
 
     async def drained(self) -> bool:
         """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
@@ -141,19 +148,23 @@ class Finishing:
         except BatchNotFound:
             return
         except asyncio.CancelledError:
-            self._due.add(name)
+            self._later(name)
             raise
         except MalformedTask as error:
             level = logging.DEBUG if name in self._told_of else logging.WARNING
             self._told_of.add(name)
-            self._due.add(name)
+            self._later(name)
             spec = self._ledger.wire.place.spec
             _log.log(
                 level, "batch %s of %s cannot finish, for what is run then cannot be queued: %s", name, spec, error
             )
         except (JobqError, NoAnswer) as error:
-            self._due.add(name)
+            self._later(name)
             _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)
+
+    def _later(self, name: str) -> None:
+        self._due.add(name)
+        self._some.set()
 
     async def finish(self, name: str) -> bool:
         """Finish a batch if it has ended, and go on with a cancel; return whether it has finished by this.
@@ -167,10 +178,11 @@ class Finishing:
             head = await self._heads.found(name)
             if head.state == heads.SEALED:
                 if head.is_canceled:
-                    await self._walk.cancel(head.book)
-                left = await self._walk.is_left(head.book, self._left_at.get(name, 0))
-                if left is not None:
-                    self._left_at[name] = left
+                    await self._walk.cancel(head.book, head.opening)
+                left = await self._walk.is_left(head.book, self._left_at.get(head.book, ""))
+                if left:
+                    self.is_left_in(head.book, left)
+                    await self._pushing.left(head.book, left)  # a push that died may have entered it behind the seal
                     return False
                 begun = await self._begun(head)
                 if begun is None:  # somebody else has, or has put something back

@@ -71,6 +71,16 @@ class Head:
         return int(self.row["Round"])
 
     @property
+    def opening(self) -> int:
+        """How often it has been opened again, or gone on: what was canceled before has nothing to do with it then."""
+        return int(self.row.get("Opening") or 0)
+
+    @property
+    def next_opening(self) -> dict[str, object]:
+        """What says that it goes on."""
+        return {"Opening": self.opening + 1}
+
+    @property
     def is_canceled(self) -> bool:
         """Whether it was canceled in this round."""
         return bool(self.row.get("Canceled"))

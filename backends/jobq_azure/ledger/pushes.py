@@ -48,6 +48,7 @@ class LedgerPush:
         self._kept = kept
         self._tasks: dict[str, dict[str, Task]] = {}  # by partition, by id
         self._books: dict[str, str] = {}  # by partition
+        self._openings: dict[str, int] = {}  # likewise: of its batch
         self._entered: dict[tuple[str, str], str] = {}  # by partition and id: its etag; "" = not known
         self._unmarked: set[tuple[str, str]] = set()  # likewise: those whose push is not known to be over
         self._unsent: set[tuple[str, str]] = set()  # likewise: those to be queued
@@ -94,6 +95,7 @@ class LedgerPush:
             partition = self._ledger.partition(book, task.id)
             known = self._tasks.setdefault(partition, {}).setdefault(task.id, task)
             self._books[partition] = book
+            self._openings[partition] = found[given].opening if given in found else 0
             if known.fingerprint() != task.fingerprint():
                 raise _duplicate(task.id)
 
@@ -143,6 +145,7 @@ class LedgerPush:
             "Due": float(task.not_before or now),
             "Work": task.fingerprint().hex(),
             "Push": self._name,
+            "Opening": self._openings[partition],
         }
         rows.put(values, "Params", json.dumps(task.params).encode() if task.params else b"")
         revoked = self._revoked.get((partition, task.id))
@@ -194,7 +197,7 @@ class LedgerPush:
             some = unsent[start : start + MOST_ROWS]
             ids = {str(entry.id) for entry in some}
             self._adopted |= {(partition, id_) for id_ in ids}
-            mine = {"Push": self._name}
+            mine = {"Push": self._name, "Opening": self._openings[partition]}
             writes = [Write(Verb.MERGE, entries.key("m", str(entry.id)), mine, entry.etag) for entry in some]
             try:
                 await answered(self._ledger.wire.write(partition, writes))

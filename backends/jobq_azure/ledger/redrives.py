@@ -21,6 +21,10 @@ _UNKNOWN: Final = (
     "dead letter {} is of the batch {}, of which nothing is known any more; `dead show` shows its command, which can be"
     " pushed anew, and `dead purge` deletes it"
 )
+_GOES_BACK: Final = (
+    "dead letter {0} is not deleted: it was being put back, and its task may wait in the queue by now; `dead retry {0}`"
+    " goes on with that"
+)
 
 
 class Redrives:
@@ -73,7 +77,7 @@ class Redrives:
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
             back = {"State": REDRIVING, "Then": "", "Fencing": number, "Origin": "", "Cancel": False, "At": time.time()}
-            return EntryChange(back, opens=True)
+            return EntryChange(back | {"Opening": 0 if head is None else head.opening}, opens=True)
 
         entry = await self._ledger.change(book, task_id, decide)
         if entry is not None and entry.state == ENDED and entry.then == "canceled":
@@ -94,9 +98,11 @@ class Redrives:
         await self._ledger.change(book, task_id, decide)
 
     async def purging(self, book: str, task_id: str) -> None:
-        """Note that a dead letter is being deleted: its task is gone."""
+        """Note that a dead letter is being deleted: its task is gone; ConfigurationError: it goes back."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            if entry is not None and entry.state == REDRIVING:
+                raise ConfigurationError(_GOES_BACK.format(task_id))
             is_dead = entry is not None and (entry.is_dead or entry.was_never_claimed)
             return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
 
@@ -130,7 +136,7 @@ class Redrives:
 def _next_round(head: Head) -> dict[str, object] | None:
     if head.state != heads.FINISHED:
         return None
-    return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0}
+    return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0, **head.next_opening}
 
 
 def _touched(*, touch: bool) -> dict[str, object] | None:

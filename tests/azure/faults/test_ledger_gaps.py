@@ -69,7 +69,7 @@ async def test_push_is_cut_and_never_repeated(azurite: Azurite, tmp_path: Path, 
         if refusal:
             assert "is not sealed" in refusal
             assert (await life.healthy.batches.find(NAME)).state is BatchState.OPEN
-            life.healthy.batches.push_seconds = -1.0
+            life.healthy.batches.pushing.seconds = -1.0
             await life.healthy.batches.seal(NAME)
         assert not (refusal and len(life.acknowledged) == 3), "what was acknowledged must not be revoked"
         known = {member.id for member in await life.healthy.batches.members(NAME, "", 10)}

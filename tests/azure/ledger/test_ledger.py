@@ -209,7 +209,7 @@ async def test_what_a_seal_took_for_dead_is_never_run(stage: Stage) -> None:
     stage.proxy.strike(Strike.LOSE_ANSWER, "POST")
     with pytest.raises(PushUnknown):
         await queue.push([task])
-    queue.batches.push_seconds = -1.0
+    queue.batches.pushing.seconds = -1.0
     await queue.batches.seal(NAME)
     assert (await finished(queue)).total == 0
     with suppress(AllPutBack):
