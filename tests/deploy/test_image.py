@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import eventually
-
 from .files import DEPLOY, ROOT
 
 _NAMESPACES = ("--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
@@ -190,10 +188,17 @@ def test_a_task_runs_as_a_stranger_on_a_read_only_tree(container: Container) -> 
 @needs_namespaces
 def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container) -> None:
     """The watcher is PID 1: a task that ignores SIGTERM is gone in time with its orphans, and is given back."""
-    container.run("demo", "push", "-c", "trap '' TERM; (setsid sleep 300 &) ; touch begun; while :; do sleep 0.1; done")
-    worker = container.start("demo", "worker", "--stop-grace", "2s")
-    eventually((container.scratch / "jobq-health").exists)
-    eventually(lambda: json.loads((container.scratch / "jobq-health").read_text())["busy"] == 1)
+    command = "trap '' TERM; (setsid sleep 300 &) ; echo begun; while :; do sleep 0.1; done"
+    container.run("demo", "push", "-c", command)
+    worker = container.start("demo", "worker", "--json", "--stop-grace", "2s")
+    assert worker.stdout is not None
+    # Not when a slot is busy: its task is not started then, or ignores no signal yet.
+    begun = (line for line in worker.stdout if json.loads(line).get("line") == "begun")
+    assert next(begun, None), "it has ended"
+    health = container.scratch / "jobq-health"
+    while not health.exists() or json.loads(health.read_text())["busy"] != 1:
+        assert worker.poll() is None
+        time.sleep(0.01)
     (child,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     assert Path(f"/proc/{child}/cmdline").read_bytes() == b"watcher\0"
     namespaced = re.search(r"^NSpid:\t\d+\t(\d+)$", Path(f"/proc/{child}/status").read_text(), re.MULTILINE)
@@ -201,8 +206,8 @@ def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container
     assert namespaced[1] == "1"
     stopped = time.monotonic()
     os.kill(int(child), signal.SIGTERM)  # as the container's runtime does
-    _, err = worker.communicate(timeout=BUDGET_SECONDS)
+    out, err = worker.communicate(timeout=BUDGET_SECONDS)
     assert time.monotonic() - stopped < BUDGET_SECONDS
     assert worker.returncode == 143, err
-    assert "task.preempted" in err
+    assert "task.preempted" in out + err
     assert '"id"' in container.run("demo", "peek", "--json")  # given back at once
