@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,13 +40,22 @@ needs_namespaces = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def image() -> Iterator[Path]:
     """Build and install as deploy/Dockerfile does; returns the folder of the environment, which others may read."""
-    folder = tmp_path_factory.mktemp("image")
-    for parent in (folder, *folder.parents):
-        if parent == Path("/tmp"):
-            break
-        parent.chmod(0o755)
+    with _open_folder() as folder:
+        yield _installed(folder)
+
+
+@contextmanager
+def _open_folder() -> Iterator[Path]:
+    """Make a folder that others may read: pytest closes its own to them, whenever another run of it begins."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        yield folder
+
+
+def _installed(folder: Path) -> Path:
     source = folder / "source"
     source.mkdir()
     # Its own steps, at another place: /opt is this folder.
@@ -60,8 +71,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         elif verb == "COPY" and "--from" not in rest:
             for name in rest.split()[:-1]:
                 _copy(ROOT / name, source / name)
-    yield folder / "jobq"
-    shutil.rmtree(folder)
+    return folder / "jobq"
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -161,16 +171,13 @@ def _readable(prefix: Path) -> str:
 
 
 @pytest.fixture
-def container(image: Path, tmp_path: Path) -> Iterator[Container]:
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent == Path("/tmp"):
-            break
-        parent.chmod(0o755)
-    made = Container(image, tmp_path / "scratch")
-    yield made
-    for process in made.started:  # with the first process of its namespace, all of it ends
-        process.kill()
-        process.communicate()
+def container(image: Path) -> Iterator[Container]:
+    with _open_folder() as folder:
+        made = Container(image, folder / "scratch")
+        yield made
+        for process in made.started:  # with the first process of its namespace, all of it ends
+            process.kill()
+            process.communicate()
 
 
 @needs_namespaces
