@@ -240,9 +240,12 @@ class Claimer:
             return found, moved
         # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors. To be
         # sure of it the sweep begins at the beginning: a commit may show what was due later than any margin foresees.
+        was_told = self.is_told
         if (thorough or not sweeps) and (late := await self._sweep(connection, queue, everything=thorough)):
             moved = late | moved  # the lower positions are those of the first
             found = await self._take(connection, queue, limit, lease)
+        # What was left to be done at the end of a batch somebody has done behind this look, and added to the queue.
+        looks = looks and not (was_told and not self.is_told)
         if not found and not looks and (thorough or time.monotonic() >= self._full_look_after):
             found = await self._look_at_all(connection, queue, limit, lease)
         return found, moved

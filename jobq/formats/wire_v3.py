@@ -7,13 +7,14 @@ what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/ds
 encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
 made of the id and used up of the rules. Names within `work` that this version does not know yet are kept apart.
 
-`"ledger":"s7"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it is
-queued until it has ended: only who writes that book may run it.
+`"ledger":"s7~5f0c12ab"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it
+is queued until it has ended: only who writes that book may run it.
 """
 
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, Final
@@ -26,6 +27,7 @@ VERSION: Final = 3
 PAYLOAD_TYPE: Final = "application/vnd.jobq.work+json"
 STATE: Final = frozenset({"epoch", "generation", "counters", "not_before"})
 BOOKKEEPING: Final = frozenset({"batch", "params"})  # of the queue's, beside the body: no worker needs it
+_BOOK: Final = re.compile(rf"\.?(?P<batch>{task_ids.BATCH.pattern})(?:~[0-9a-f]{{1,32}})?")
 AT_ITS_END: Final = "."  # begins the name of the book of what is run when a batch has finished; no batch's own does
 _MOST_SIGNATURES: Final = 8
 _MOST_ROUNDS: Final = 10**9
@@ -73,8 +75,8 @@ class Work:
         hops: the queues through which its rules have brought it.
         round: of the batch after which it is run (`jobq.batches`): its id ends with that; None = it is of none.
         of_a_newer_jobq: names within the text for which this jobq is too old to run it.
-        ledger: the book in which its queue keeps what becomes of it: a batch's name, or AT_ITS_END and that; None = in
-            none.
+        ledger: the book in which its queue keeps what becomes of it: a batch's name, `~` and which batch of that name
+            it is, with AT_ITS_END before it for what is run at its end; None = in none.
     """
 
     text: str = field(repr=False)
@@ -139,11 +141,11 @@ def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any
     """Return the work of a decoded message, what `Task` takes of it, and its state; raises MalformedTask."""
     work, own = work_in(*envelope(fields))
     if (ledger := fields.get("ledger")) is not None:
-        if not isinstance(ledger, str) or not task_ids.BATCH.fullmatch(ledger.removeprefix(AT_ITS_END)):
+        if not isinstance(ledger, str) or not is_book(ledger):
             raise MalformedTask("names no batch", "ledger")
         work = replace(work, ledger=ledger)
-        if not ledger.startswith(AT_ITS_END):
-            own["batch"] = ledger
+        if (batch := batch_of_book(ledger)) is not None:
+            own["batch"] = batch
     state = fields.get("state", {})
     if not isinstance(state, dict):
         raise MalformedTask("must be an object", "state")
@@ -164,6 +166,16 @@ def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any
         own["on_exit"] = [rule for rule in rules if not (isinstance(rule, str) and rule.endswith(used))] or None
     rest = {name: value for name, value in state.items() if name != "hop"}
     return replace(work, hops=hops), own | {"id": id_}, rest
+
+
+def is_book(ledger: str) -> bool:
+    """Return whether a text names a book; see `Work.ledger`."""
+    return _BOOK.fullmatch(ledger) is not None
+
+
+def batch_of_book(ledger: str) -> str | None:
+    """Return the batch whose tasks a book keeps; None = it keeps what is run when one has finished."""
+    return None if ledger.startswith(AT_ITS_END) else ledger.partition("~")[0]
 
 
 def write(work: Work, id_: str, state: bytes) -> bytes:

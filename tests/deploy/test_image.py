@@ -11,13 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from tests.cli.conftest import eventually
 
 from .files import DEPLOY, ROOT
 
@@ -40,13 +40,22 @@ needs_namespaces = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def image() -> Iterator[Path]:
     """Build and install as deploy/Dockerfile does; returns the folder of the environment, which others may read."""
-    folder = tmp_path_factory.mktemp("image")
-    for parent in (folder, *folder.parents):
-        if parent == Path("/tmp"):
-            break
-        parent.chmod(0o755)
+    with _open_folder() as folder:
+        yield _installed(folder)
+
+
+@contextmanager
+def _open_folder() -> Iterator[Path]:
+    """Make a folder that others may read: pytest closes its own to them, whenever another run of it begins."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        yield folder
+
+
+def _installed(folder: Path) -> Path:
     source = folder / "source"
     source.mkdir()
     # Its own steps, at another place: /opt is this folder.
@@ -62,8 +71,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         elif verb == "COPY" and "--from" not in rest:
             for name in rest.split()[:-1]:
                 _copy(ROOT / name, source / name)
-    yield folder / "jobq"
-    shutil.rmtree(folder)
+    return folder / "jobq"
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -163,16 +171,13 @@ def _readable(prefix: Path) -> str:
 
 
 @pytest.fixture
-def container(image: Path, tmp_path: Path) -> Iterator[Container]:
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent == Path("/tmp"):
-            break
-        parent.chmod(0o755)
-    made = Container(image, tmp_path / "scratch")
-    yield made
-    for process in made.started:  # with the first process of its namespace, all of it ends
-        process.kill()
-        process.communicate()
+def container(image: Path) -> Iterator[Container]:
+    with _open_folder() as folder:
+        made = Container(image, folder / "scratch")
+        yield made
+        for process in made.started:  # with the first process of its namespace, all of it ends
+            process.kill()
+            process.communicate()
 
 
 @needs_namespaces
@@ -190,10 +195,17 @@ def test_a_task_runs_as_a_stranger_on_a_read_only_tree(container: Container) -> 
 @needs_namespaces
 def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container) -> None:
     """The watcher is PID 1: a task that ignores SIGTERM is gone in time with its orphans, and is given back."""
-    container.run("demo", "push", "-c", "trap '' TERM; (setsid sleep 300 &) ; touch begun; while :; do sleep 0.1; done")
-    worker = container.start("demo", "worker", "--stop-grace", "2s")
-    eventually((container.scratch / "jobq-health").exists)
-    eventually(lambda: json.loads((container.scratch / "jobq-health").read_text())["busy"] == 1)
+    command = "trap '' TERM; (setsid sleep 300 &) ; echo begun; while :; do sleep 0.1; done"
+    container.run("demo", "push", "-c", command)
+    worker = container.start("demo", "worker", "--json", "--stop-grace", "2s")
+    assert worker.stdout is not None
+    # Not when a slot is busy: its task is not started then, or ignores no signal yet.
+    begun = (line for line in worker.stdout if json.loads(line).get("line") == "begun")
+    assert next(begun, None), "it has ended"
+    health = container.scratch / "jobq-health"
+    while not health.exists() or json.loads(health.read_text())["busy"] != 1:
+        assert worker.poll() is None
+        time.sleep(0.01)
     (child,) = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     assert Path(f"/proc/{child}/cmdline").read_bytes() == b"watcher\0"
     namespaced = re.search(r"^NSpid:\t\d+\t(\d+)$", Path(f"/proc/{child}/status").read_text(), re.MULTILINE)
@@ -201,8 +213,8 @@ def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container
     assert namespaced[1] == "1"
     stopped = time.monotonic()
     os.kill(int(child), signal.SIGTERM)  # as the container's runtime does
-    _, err = worker.communicate(timeout=BUDGET_SECONDS)
+    out, err = worker.communicate(timeout=BUDGET_SECONDS)
     assert time.monotonic() - stopped < BUDGET_SECONDS
     assert worker.returncode == 143, err
-    assert "task.preempted" in err
+    assert "task.preempted" in out + err
     assert '"id"' in container.run("demo", "peek", "--json")  # given back at once

@@ -17,9 +17,10 @@ from jobq.batches import BatchState
 from jobq.errors import BatchSealed, DuplicateTask
 from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task
-from jobq_postgres import PostgresBackend, queue_admin, settle
+from jobq_postgres import PostgresBackend, backend, queue_admin, settle
 from jobq_postgres.advance import Advanced, advance
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
+from jobq_postgres.claimer import Claimer
 from jobq_postgres.delivery import PostgresDelivery
 from jobq_postgres.settle import Change, settling
 from tests.fork_server import forked
@@ -281,20 +282,56 @@ asyncio.run(main())
 
 
 async def test_an_empty_queue_is_none_while_somebody_is_at_the_end_of_a_batch(
-    database: Database, sealed: list[PostgresDelivery], one: Any
+    database: Database, sealed: list[PostgresDelivery], one: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an idle worker would end, and what is to be run then waited for the next one."""
+    monkeypatch.setattr(backend, "_TOLD_SECONDS", 3600.0)  # how long it waits at most is nothing to a slow machine
+    looking = await _at_the_end(sealed, one)
+    looks, seen, claim = 0, asyncio.Event(), Claimer.claim
+
+    async def counted(self: Claimer, *given: Any, **named: Any) -> Any:
+        nonlocal looks
+        found = await claim(self, *given, **named)
+        looks += 1
+        if looks == 3:
+            seen.set()
+        return found
+
+    monkeypatch.setattr(Claimer, "claim", counted)
+    async with PostgresBackend(database.server(), "q") as worker:
+        receiving = asyncio.create_task(worker.receive(1, LEASE, NOW))
+        await seen.wait()
+        assert not receiving.done()
+        await looking.commit()
+        assert [delivery.id for delivery in await receiving] == ["jobq.then.s7.1"]
+
+
+async def test_what_is_added_at_the_end_of_a_batch_behind_a_look_is_looked_for_once_more(
+    database: Database, sealed: list[PostgresDelivery], one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look from the beginning found nothing, and then there was nothing left to be done at the end."""
+    looking = await _at_the_end(sealed, one)
+    look = Claimer._look_at_all
+
+    async def committed_behind(self: Claimer, *given: Any) -> Any:
+        found = await look(self, *given)
+        monkeypatch.setattr(Claimer, "_look_at_all", look)
+        await looking.commit()
+        return found
+
+    monkeypatch.setattr(Claimer, "_look_at_all", committed_behind)
+    async with PostgresBackend(database.server(), "q") as worker:
+        assert [delivery.id for delivery in await worker.receive(1, LEASE, NOW)] == ["jobq.then.s7.1"]
+
+
+async def _at_the_end(sealed: list[PostgresDelivery], one: Any) -> Any:
+    """Return the transaction of somebody who is at the end of the batch."""
     for delivery in sealed:
         await done(one, delivery)
     looking = one.transaction()
     await looking.start()
     assert (await advance(one, 1)).lowest
-    async with PostgresBackend(database.server(), "q") as worker:
-        receiving = asyncio.create_task(worker.receive(1, LEASE, NOW))
-        await asyncio.wait({receiving}, timeout=0.5)
-        assert not receiving.done()
-        await looking.commit()
-        assert [delivery.id for delivery in await receiving] == ["jobq.then.s7.1"]
+    return looking
 
 
 async def test_a_push_of_its_id_meanwhile_keeps_nothing_from_its_end(

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientTimeout
 
 from jobq.cli.submit.already_there import known_ids
-from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown
+from jobq.errors import BackendUnavailable, LockLost, MalformedTask, QueueNotFound, SettlementUnknown
 from jobq.fencing import FencingNumber
 from jobq.journal.records import TaskState
 from jobq.settings import Settings
@@ -465,3 +465,14 @@ async def test_what_was_pushed_before_is_not_known_by_its_journal(tmp_path: Path
         assert queue.capabilities.deduplicates
         assert await queue.journal.find(["nightly"]), "or the answer below would be for want of a row"
         assert await known_ids(queue, [named]) == {}
+
+
+async def test_a_queue_is_deleted_with_what_its_journal_knows(azurite: Azurite, stage: Stage) -> None:
+    queue, _ = await _journaled(stage, azurite)
+    await queue.push([Task.new(command="true") for _ in range(3)])
+    await written(queue)
+    await queue.delete()
+    left, _ = await queue._wire.look(queue._wire.place.queue, "!", "~", behind=f'{queue._wire.place.queue}"')
+    assert left == []
+    with pytest.raises(QueueNotFound):
+        await queue.receive(1, None, NOW)

@@ -327,14 +327,17 @@ def test_a_message_says_in_which_book_its_task_is_kept() -> None:
         assert again.work is not None
         assert (again.work.ledger, again.work.signatures, again.batch) == ("s7", (), "s7")
         assert (again.command, again.env, again.priority, again.counters) == ("true", {"A": "b"}, 3, later.counters)
-    at_its_end = Task.decode(Task.new(command="true").in_ledger(".s7").encode())
+    assert Task.decode(task.in_ledger("s7~5f0c12ab").encode()).batch == "s7", "whichever of that name it is"
+    at_its_end = Task.decode(Task.new(command="true").in_ledger(".s7~5f0c12ab").encode())
     assert at_its_end.batch is None
     moved = at_its_end.sent_on("other", "here")
     assert moved.work is not None
     assert moved.work.ledger is None, "another queue's ledger knows nothing of it"
 
 
-@pytest.mark.parametrize("book", ['""', '"."', '"a b"', "7", '"..s7"', "[]", '"' + "x" * 65 + '"'])
+@pytest.mark.parametrize(
+    "book", ['""', '"."', '"a b"', "7", '"..s7"', "[]", '"' + "x" * 65 + '"', '"s7~"', '"s7~x"', '"~1"']
+)
 def test_a_book_that_no_batch_has_is_refused(book: str) -> None:
     body = Task.new(command="true").in_ledger("s7").encode().replace(b'"ledger":"s7"', b'"ledger":' + book.encode())
     with pytest.raises(MalformedTask, match="ledger: names no batch"):

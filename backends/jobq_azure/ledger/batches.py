@@ -1,6 +1,7 @@
 """The protocol's face of the batches that a ledger keeps."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,22 +14,18 @@ from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.counting import Counting
-from jobq_azure.ledger.entries import ENDED, REVOKED, id_in
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads, plan_values
-from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.retention import LedgerRetention
-from jobq_azure.ledger.walk import LedgerWalk
-from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.client import Row, Verb, Write
-from jobq_azure.table_journal.errors import TableMissing, WriteRefused
-from jobq_azure.table_journal.lookup import answered, for_each
+from jobq_azure.ledger.unended_pushes import UnendedPushes
+from jobq_azure.table_journal.errors import TableMissing
 
-_PUSH_SECONDS: Final = 600.0
 _IN_FLIGHT_SECONDS: Final = 2.0  # for which a seal waits for pushes that came before it
 _PAUSE_SECONDS: Final = 0.1
 _COUNTED_AT_ONCE: Final = 8
 _SHOWN: Final = 3
+_LIFE_BYTES: Final = 4
 
 
 class LedgerBatches:
@@ -37,21 +34,21 @@ class LedgerBatches:
     Args:
         ledger: of the queue.
         batches: their heads.
-        walk: over their tasks.
+        pushing: pushes to them.
         counting: of them.
         finishing: of them.
         retention: of them.
         check_room: raises MalformedTask for a task that could not be queued for its size.
 
     Attributes:
-        push_seconds: after which a push that has not said that its tasks are queued is taken for dead by a seal.
+        pushing: pushes to them of which nobody knows that they are over.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         batches: Heads,
-        walk: LedgerWalk,
+        pushing: UnendedPushes,
         counting: Counting,
         finishing: Finishing,
         retention: LedgerRetention,
@@ -59,12 +56,11 @@ class LedgerBatches:
     ) -> None:
         self._ledger = ledger
         self._heads = batches
-        self._walk = walk
+        self.pushing = pushing
         self._counting = counting
         self._finishing = finishing
         self._retention = retention
         self._check_room = check_room
-        self.push_seconds = _PUSH_SECONDS
 
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
@@ -81,6 +77,7 @@ class LedgerBatches:
                 if head is not None:
                     await self._retention.forget(head)
                 new = {"State": heads.OPEN, "Round": 1, "Created": self._ledger.wire.now(), **plan_values(plan)}
+                new["Life"] = secrets.token_hex(_LIFE_BYTES)
                 await self._heads.insert(name, new)
             head = await self._heads.change(name, more)
         except TableMissing as error:  # whoever makes a missing queue makes it, too
@@ -91,54 +88,30 @@ class LedgerBatches:
         """Raise MalformedTask for what could not be queued at the end: nobody could do anything about it then."""
         for place, task in enumerate(plan.tasks(name, MOST_ROUND)):
             try:
-                self._check_room(task.in_ledger(f"{AT_ITS_END}{name}"))
+                self._check_room(task.in_ledger(f"{AT_ITS_END}{name}~{'0' * 2 * _LIFE_BYTES}"))
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}") from None
 
     async def seal(self, name: str) -> Batch:
         """Let it take no more tasks; refused while a push to it is not known to be over."""
-        await self._heads.found(findable_name(name))
-        self._refuse(name, await self._pushing(name))
+        head = await self._heads.found(findable_name(name))
+        self._refuse(name, await self.pushing.left(head.book))
         head = await self._sealed(name)
         until = time.monotonic() + _IN_FLIGHT_SECONDS
-        while left := await self._pushing(name):  # pushed while it was being sealed
+        while left := await self.pushing.left(head.book):  # pushed while it was being sealed
             if time.monotonic() >= until:
                 await self._heads.change(name, _opened_again)
                 self._refuse(name, left)
             await asyncio.sleep(_PAUSE_SECONDS)
         return await self._ended(head)
 
-    async def _pushing(self, name: str) -> list[tuple[str, Row]]:
-        """Return tasks whose push is not over; what is known to be queued, and what nobody waits for, is none."""
-        found = await self._walk.pushing(name)
-        left = await for_each(found, lambda each: self._is_pushing(name, *each))
-        return [each for each, is_left in zip(found, left, strict=True) if is_left]
-
-    async def _is_pushing(self, name: str, partition: str, row: Row) -> bool:
-        is_old = rows.age(row, self._ledger.wire.now()) > self.push_seconds
-        entry = await answered(self._ledger.find(name, id_in(row)))
-        if entry is not None and entry.was_never_claimed and not is_old:
-            return True
-        writes = [Write(Verb.DELETE, row["RowKey"], {}, str(row["odata.etag"]))]
-        if entry is not None and entry.was_never_claimed:
-            # It was never acknowledged: should its message come, it is completed unrun. In one step with its mark: a
-            # push that has come so far meanwhile is acknowledged, and not revoked.
-            revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
-            writes += revoked.writes(str(entry.id), entry, ())
-        try:
-            await answered(self._ledger.wire.write(partition, writes))
-        except WriteRefused:  # its push is over, or it was claimed meanwhile
-            now = await answered(self._ledger.wire.get(partition, row["RowKey"]))
-            return now is not None
-        return False
-
-    def _refuse(self, name: str, left: Sequence[tuple[str, Row]]) -> None:
+    def _refuse(self, name: str, left: Sequence[str]) -> None:
         if left:
-            ids = ", ".join(id_in(row) for _, row in left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
+            ids = ", ".join(left[:_SHOWN]) + (", ..." if len(left) > _SHOWN else "")
             raise BackendUnavailable(
                 f"batch {name!r} is not sealed: {len(left)} tasks of it ({ids}) are being pushed, or their push died;"
                 " let it end, or run it again with the same ids. In"
-                f" {self.push_seconds / 60:.0f} minutes a seal takes it for dead, and nothing of these tasks is run"
+                f" {self.pushing.seconds / 60:.0f} minutes a seal takes it for dead, and nothing of these tasks is run"
             )
 
     async def _sealed(self, name: str, **more: object) -> Head:
@@ -159,7 +132,7 @@ class LedgerBatches:
                 return None
             is_next = head.state == heads.FINISHED
             opened = {"State": heads.OPEN, "Sealed": 0.0, "Finished": 0.0, "Canceled": False}
-            return {**opened, "Round": head.round + is_next}
+            return {**opened, "Round": head.round + is_next, **head.next_opening}
 
         while (head := await self._heads.change(name, decide)).state == heads.FINISHING:
             await self._finishing.ended(head)
@@ -176,17 +149,25 @@ class LedgerBatches:
     async def find(self, name: str) -> Batch:
         """Return it, counted, with its rate; finish it where it has ended, and this user may write."""
         head = await self._heads.found(findable_name(name))
-        if head.state in (heads.SEALED, heads.FINISHING):
-            with suppress(
-                AccessDenied, MalformedTask
-            ):  # who may only look, or can queue no such end, leaves it to others
-                await self._finishing.finish(name)
-            head = await self._heads.found(name)
-        return await self._seen(head, with_rate=True)
+        seen = await self._seen(head, with_rate=True)
+        if head.state not in (heads.SEALED, heads.FINISHING):
+            return seen
+        try:
+            if not await self._finishing.finish(name) and not head.is_canceled:
+                return seen
+        except (AccessDenied, MalformedTask):  # who may only look, or can queue no such end, leaves it to others
+            return seen
+        return await self._seen(await self._heads.found(name), with_rate=True)
 
     async def _seen(self, head: Head, *, with_rate: bool = False) -> Batch:
         since = max((each.finished for each in head.rounds), default=0.0)
-        found = await self._counting.counted(head.name, since)
+        found = await self._counting.counted(head.book, since)
+        if head.state == heads.FINISHED and found.left:  # entered since
+            with suppress(AccessDenied):
+                await self.pushing.left(head.book, ended=True)
+                found = await self._counting.counted(head.book, since)
+        elif found.left:
+            self._finishing.is_left_in(head.book, found.left)
         return head.seen(found.counts, found.rate if with_rate else None)
 
     async def notice(self, name: str, number: int) -> RoundNotice:
@@ -207,8 +188,8 @@ class LedgerBatches:
 
     async def members(self, name: str, after: str, limit: int, state: str | None = None) -> Sequence[Member]:
         """Return some of its tasks, by id."""
-        await self._heads.found(findable_name(name))
-        return await self._counting.members(name, after, limit, state)
+        head = await self._heads.found(findable_name(name))
+        return await self._counting.members(head.book, after, limit, state)
 
 
 def _opened_again(head: Head) -> dict[str, object] | None:

@@ -3,14 +3,16 @@
 A task of a batch is kept from before it is queued until its batch is forgotten. Its rows are in one of the sixteen
 partitions of its batch, by its id, so that what belongs together is written together:
 
-    QUEUE!b!BATCH!SHARD     m!TASK    what has become of it (`LedgerEntry`)
+    QUEUE!b!BOOK!SHARD      m!TASK    what has become of it (`LedgerEntry`)
                             u!TASK    there until it has ended
                             s!TASK    likewise, once it was claimed, or put back from the dead letters
                             p!TASK    there until its push knows that it is queued
     QUEUE!b                 h!BATCH   the batch itself (`heads`)
 
-What is run when a batch has finished is kept in the same way, under the name of its batch with a dot before it: then a
-message that was sent twice, because nobody knew of the first, is not run twice.
+BOOK is BATCH~LIFE, for a name is free again once its batch is forgotten, and messages of that one may be left over,
+scheduled and canceled: they are of a book of which nothing is known. What is run when a batch has finished is kept in
+the same way, with a dot before its book: then a message that was sent twice, because nobody knew of the first, is not
+run twice.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,6 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from jobq.fencing import FencingNumber
-from jobq.formats.wire_v3 import AT_ITS_END
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row
 from jobq_azure.table_journal.entities import IdOfLife
@@ -45,7 +46,7 @@ def partition_of(queue: str, book: str, task_id: str) -> str:
 
     Args:
         queue: the partition of the queue.
-        book: the name of its batch, or AT_ITS_END and that.
+        book: of its batch, or AT_ITS_END and that.
         task_id: its id.
     """
     shard = SHARDS[blake2b(task_id.encode(errors="replace"), digest_size=1).digest()[0] % len(SHARDS)]
@@ -60,11 +61,6 @@ def partitions_of(queue: str, book: str) -> list[str]:
 def book_in(partition: str, queue: str) -> str:
     """Return whose partition it is."""
     return partition.removeprefix(f"{queue}!b!").rpartition("!")[0]
-
-
-def batch_of(book: str) -> str | None:
-    """Return the batch whose tasks a book keeps; None = it keeps what is run when one has finished."""
-    return None if book.startswith(AT_ITS_END) else book
 
 
 def key(kind: str, task_id: str) -> str:
@@ -141,6 +137,11 @@ class LedgerEntry:
     def due(self) -> float:
         """Wall time in seconds before which it is not handed out."""
         return float(self.row.get("Due") or 0.0)
+
+    @property
+    def opening(self) -> int:
+        """Of its batch when it was entered, or put back; see `Head.opening`."""
+        return int(self.row.get("Opening") or 0)
 
     @property
     def is_to_end(self) -> bool:

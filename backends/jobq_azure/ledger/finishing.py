@@ -16,13 +16,13 @@ from typing import Final
 from jobq.batches import COUNTED, rounds_with
 from jobq.clock import SystemClock
 from jobq.errors import BatchNotFound, JobqError, MalformedTask
-from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.counting import Counting
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import Ledger
+from jobq_azure.ledger.unended_pushes import UnendedPushes
 from jobq_azure.ledger.walk import LedgerWalk
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.lookup import answered
@@ -44,14 +44,18 @@ class Finishing:
         ledger: of the queue.
         batches: of the queue.
         walk: over their tasks.
+        pushing: pushes to them.
         counting: of them.
         push: queues tasks of the ledger, each with the book in which it is kept.
     """
 
-    def __init__(self, ledger: Ledger, batches: Heads, walk: LedgerWalk, counting: Counting, push: Push) -> None:
+    def __init__(
+        self, ledger: Ledger, batches: Heads, walk: LedgerWalk, pushing: UnendedPushes, counting: Counting, push: Push
+    ) -> None:
         self._ledger = ledger
         self._heads = batches
         self._walk = walk
+        self._pushing = pushing
         self._counting = counting
         self._push = push
         self._told_of: set[str] = set()  # batches at whose end something is to be queued that cannot be
@@ -63,15 +67,18 @@ class Finishing:
         self._limits: set[asyncio.Timeout] = set()  # of looks that are under way
         self._finished = 0  # batches, by this process
         self._told = 0  # of those `drained` has told of
-        self._left_at: dict[str, int] = {}  # the partition in which something was left
+        self._left_at: dict[str, str] = {}  # the partition in which something was left, by book
         self._loop: asyncio.Task[None] | None = None
 
     def has_ended(self, name: str) -> None:
         """Note that a task of a batch has ended: it is looked at within some seconds, or when the queue is empty."""
-        self._due.add(name)
+        self._later(name)
         if self._loop is None:
             self._loop = asyncio.create_task(self._look_for_ever(), name="ends of batches")
-        self._some.set()
+
+    def is_left_in(self, book: str, partition: str) -> None:
+        """Note where something was left of a batch: the next look begins there, and mostly ends."""
+        self._left_at[book] = partition
 
     async def aclose(self) -> None:
         """Look no more, but once at what has ended since the last look."""
@@ -81,18 +88,17 @@ class Finishing:
         await self.drained()
 
     async def start(self) -> None:
-        """Look at batches that were left to the next one: sealed, and whoever ended their last task died."""
+        """Find batches that were left to the next one: sealed, and whoever ended their last task died.
+
+        They are looked at beside what else is done, and when the queue is empty: no start waits for a large one.
+        """
+        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
         try:
-            async with self._limited(_START_SECONDS):
-                await self._start()
+            async with asyncio.timeout(_START_SECONDS):
+                for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
+                    self.has_ended(head.name)
         except (JobqError, NoAnswer, TimeoutError) as error:
             _log.debug("the batches of %s are not looked at: %s", self._ledger.wire.place.spec, error)
-
-    async def _start(self) -> None:
-        where = f"(State eq '{heads.SEALED}' or State eq '{heads.FINISHING}')"
-        for head in await self._heads.list("", _MOST_LOOKED_AT, where=where):
-            with suppress(MalformedTask):  # its end cannot be queued from here: that holds up no other
-                await self.finish(head.name)
 
     async def drained(self) -> bool:
         """Look at once at all batches of which something has ended: nothing waits; return whether one has finished.
@@ -142,19 +148,23 @@ class Finishing:
         except BatchNotFound:
             return
         except asyncio.CancelledError:
-            self._due.add(name)
+            self._later(name)
             raise
         except MalformedTask as error:
             level = logging.DEBUG if name in self._told_of else logging.WARNING
             self._told_of.add(name)
-            self._due.add(name)
+            self._later(name)
             spec = self._ledger.wire.place.spec
             _log.log(
                 level, "batch %s of %s cannot finish, for what is run then cannot be queued: %s", name, spec, error
             )
         except (JobqError, NoAnswer) as error:
-            self._due.add(name)
+            self._later(name)
             _log.debug("batch %s of %s is looked at later: %s", name, self._ledger.wire.place.spec, error)
+
+    def _later(self, name: str) -> None:
+        self._due.add(name)
+        self._some.set()
 
     async def finish(self, name: str) -> bool:
         """Finish a batch if it has ended, and go on with a cancel; return whether it has finished by this.
@@ -168,10 +178,11 @@ class Finishing:
             head = await self._heads.found(name)
             if head.state == heads.SEALED:
                 if head.is_canceled:
-                    await self._walk.cancel(name)
-                left = await self._walk.is_left(name, self._left_at.get(name, 0))
-                if left is not None:
-                    self._left_at[name] = left
+                    await self._walk.cancel(head.book, head.opening)
+                left = await self._walk.is_left(head.book, self._left_at.get(head.book, ""))
+                if left:
+                    self.is_left_in(head.book, left)
+                    await self._pushing.left(head.book, left)  # a push that died may have entered it behind the seal
                     return False
                 begun = await self._begun(head)
                 if begun is None:  # somebody else has, or has put something back
@@ -198,14 +209,14 @@ class Finishing:
         """Note the counts of a round that has ended, which takes long where it is large; nothing changes meanwhile."""
         if any(each.number == head.round for each in head.rounds):
             return head
-        counts = (await self._counting.counted(head.name)).counts
+        counts = (await self._counting.counted(head.book)).counts
         whole = {name: counts.get(name, 0) for name in COUNTED}
         values: dict[str, object] = {}
         finished = head.finished or self._ledger.wire.now()
         rows.put(values, "Rounds", rounds_with(head.rounds_text, head.round, finished, whole).encode())
 
         def decide(now: Head) -> dict[str, object] | None:
-            is_same = now.state == heads.FINISHING and now.round == head.round
+            is_same = now.book == head.book and now.state == heads.FINISHING and now.round == head.round
             return values if is_same and now.rounds_text == head.rounds_text else None
 
         return await self._heads.change(head.name, decide)
@@ -215,10 +226,10 @@ class Finishing:
         if head.state != heads.FINISHING or (head := await self._counted(head)).state != heads.FINISHING:
             return head
         tasks = head.plan.tasks(head.name, head.round)
-        await self._push([(f"{AT_ITS_END}{head.name}", task) for task in tasks])
+        await self._push([(head.book_of_end, task) for task in tasks])
 
         def decide(now: Head) -> dict[str, object] | None:
-            is_same = now.state == heads.FINISHING and now.round == head.round
+            is_same = now.book == head.book and now.state == heads.FINISHING and now.round == head.round
             return {"State": heads.FINISHED} if is_same else None
 
         return await self._heads.change(head.name, decide)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, BatchState, Round, counts_of, missing, rounds_of
 from jobq.errors import BackendUnavailable, ConfigurationError, MalformedTask
+from jobq.formats.wire_v3 import AT_ITS_END
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger.entries import heads_of
 from jobq_azure.table_journal import entities as rows
@@ -40,6 +41,16 @@ class Head:
         return str(self.row["RowKey"]).partition("!")[2]
 
     @property
+    def book(self) -> str:
+        """In which its tasks are kept, and those of no other batch that had the name, or will have it."""
+        return f"{self.name}~{self.row['Life']}" if self.row.get("Life") else self.name
+
+    @property
+    def book_of_end(self) -> str:
+        """In which is kept what is run when it has finished."""
+        return f"{AT_ITS_END}{self.book}"
+
+    @property
     def etag(self) -> str:
         """By which it is changed only as it was read."""
         return str(self.row["odata.etag"])
@@ -58,6 +69,16 @@ class Head:
     def round(self) -> int:
         """From 1."""
         return int(self.row["Round"])
+
+    @property
+    def opening(self) -> int:
+        """How often it has been opened again, or gone on: what was canceled before has nothing to do with it then."""
+        return int(self.row.get("Opening") or 0)
+
+    @property
+    def next_opening(self) -> dict[str, object]:
+        """What says that it goes on."""
+        return {"Opening": self.opening + 1}
 
     @property
     def is_canceled(self) -> bool:

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from jobq.fencing import FencingNumber
-from jobq_azure.ledger.entries import ENDED, LedgerEntry, batch_of
+from jobq.formats.wire_v3 import batch_of_book
+from jobq_azure.ledger.entries import ENDED, LedgerEntry
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.client import Row, TableWire, Verb
@@ -36,7 +37,7 @@ class JournalNotes:
         if entry.state != ENDED or not rows.is_final(entry.then):
             return  # gone, which the journal forgets; or never acknowledged
         values: dict[str, Any] = {"State": rows.DONE, "At": entry.at, "Then": entry.then}
-        if (name := batch_of(book)) is not None:
+        if (name := batch_of_book(book)) is not None:
             values["Batch"] = name
         values["Fencing"] = rows.order(_number_of(entry, None))
         key = rows.live(entry.id, entry.id.birth)

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from jobq.batches import BatchState, missing, sealed
 from jobq.errors import BackendUnavailable, DuplicateTask, JobqError
+from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task, new_id
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import entries, heads
-from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry, batch_of
+from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
@@ -36,26 +37,23 @@ class LedgerPush:
     Args:
         ledger: of the queue.
         batches: of the queue.
-        books: in which each task is to be kept, and the task.
+        kept: each task, and before it the name of its batch; or, of what is run at an end, the book in which that is
+            kept.
     """
 
-    def __init__(self, ledger: Ledger, batches: Heads, books: Sequence[tuple[str, Task]]) -> None:
+    def __init__(self, ledger: Ledger, batches: Heads, kept: Sequence[tuple[str, Task]]) -> None:
         self._ledger = ledger
         self._heads = batches
         self._name = new_id()
+        self._kept = kept
         self._tasks: dict[str, dict[str, Task]] = {}  # by partition, by id
         self._books: dict[str, str] = {}  # by partition
+        self._openings: dict[str, int] = {}  # likewise: of its batch
         self._entered: dict[tuple[str, str], str] = {}  # by partition and id: its etag; "" = not known
         self._unmarked: set[tuple[str, str]] = set()  # likewise: those whose push is not known to be over
         self._unsent: set[tuple[str, str]] = set()  # likewise: those to be queued
         self._adopted: set[tuple[str, str]] = set()  # likewise: those of another push, which is not known to be over
         self._revoked: dict[tuple[str, str], str] = {}  # likewise: what a seal has taken for dead, and its etag
-        for book, task in books:
-            partition = ledger.partition(book, task.id)
-            known = self._tasks.setdefault(partition, {}).setdefault(task.id, task)
-            self._books[partition] = book
-            if known.fingerprint() != task.fingerprint():
-                raise _duplicate(task.id)
 
     async def enter(self) -> list[Task]:
         """Enter the tasks, and return those that are to be queued, as they go into messages.
@@ -64,15 +62,14 @@ class LedgerPush:
             BatchNotFound, BatchSealed, DuplicateTask: nothing was entered.
             BackendUnavailable: some may be entered; a repetition with the same ids goes on with them.
         """
-        found = {name: await self._heads.get(name) for name in self._names()}
-        if gone := [name for name, head in found.items() if head is None]:
-            raise missing(gone[0])
-        is_open = {name: head is not None and head.state == heads.OPEN for name, head in found.items()}
+        found = await self._found()
+        self._sort(found)
+        is_open = {name: head.state == heads.OPEN for name, head in found.items()}
         try:
             await _each(list(self._tasks), lambda partition: self._enter_into(partition, is_open))
-            for name in self._names() if self._entered else ():
+            for name, head in found.items() if self._entered else ():
                 # Again: a seal that came meanwhile has perhaps not seen them (`sealing`).
-                _check_open(name, await self._heads.get(name))
+                _check_open(head, await self._heads.get(name))
         except JobqError:
             await self.take_back()
             raise
@@ -83,12 +80,28 @@ class LedgerPush:
             if (partition, id_) in self._unsent
         ]
 
-    def _names(self) -> list[str]:
-        return sorted({name for book in self._books.values() if (name := batch_of(book)) is not None})
+    async def _found(self) -> dict[str, Head]:
+        found: dict[str, Head] = {}
+        for name in sorted({name for given, _ in self._kept if (name := batch_of_book(given)) is not None}):
+            head = await self._heads.get(name)
+            if head is None:
+                raise missing(name)
+            found[name] = head
+        return found
+
+    def _sort(self, found: dict[str, Head]) -> None:
+        for given, task in self._kept:
+            book = found[given].book if given in found else given
+            partition = self._ledger.partition(book, task.id)
+            known = self._tasks.setdefault(partition, {}).setdefault(task.id, task)
+            self._books[partition] = book
+            self._openings[partition] = found[given].opening if given in found else 0
+            if known.fingerprint() != task.fingerprint():
+                raise _duplicate(task.id)
 
     async def _enter_into(self, partition: str, is_open: dict[str, bool]) -> None:
         tasks = list(self._tasks[partition].values())
-        name = batch_of(self._books[partition])
+        name = batch_of_book(self._books[partition])
         if name is not None and not is_open[name]:
             if await self._without_known(partition, tasks):
                 raise sealed(name, BatchState.SEALED)
@@ -132,6 +145,7 @@ class LedgerPush:
             "Due": float(task.not_before or now),
             "Work": task.fingerprint().hex(),
             "Push": self._name,
+            "Opening": self._openings[partition],
         }
         rows.put(values, "Params", json.dumps(task.params).encode() if task.params else b"")
         revoked = self._revoked.get((partition, task.id))
@@ -183,7 +197,7 @@ class LedgerPush:
             some = unsent[start : start + MOST_ROWS]
             ids = {str(entry.id) for entry in some}
             self._adopted |= {(partition, id_) for id_ in ids}
-            mine = {"Push": self._name}
+            mine = {"Push": self._name, "Opening": self._openings[partition]}
             writes = [Write(Verb.MERGE, entries.key("m", str(entry.id)), mine, entry.etag) for entry in some]
             try:
                 await answered(self._ledger.wire.write(partition, writes))
@@ -273,11 +287,11 @@ class LedgerPush:
         return [id_ for id_ in ids if id_ in there]
 
 
-def _check_open(name: str, head: Head | None) -> None:
-    if head is None:
-        raise missing(name)
-    if head.state != heads.OPEN:
-        raise sealed(name, head.shown_state)
+def _check_open(head: Head, now: Head | None) -> None:
+    if now is None or now.book != head.book:
+        raise missing(head.name)
+    if now.state != heads.OPEN:
+        raise sealed(now.name, now.shown_state)
 
 
 def _duplicate(id_: str) -> DuplicateTask:

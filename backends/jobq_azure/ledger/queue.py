@@ -10,28 +10,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Protocol, Self, cast
+from typing import Final, Self, cast
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
 from jobq.errors import JobqError, PushUnknown, QueueNotFound
 from jobq.fencing import FencingNumber
+from jobq.formats.wire_v3 import batch_of_book
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, ledger_of
+from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.ledger.batches import LedgerBatches
 from jobq_azure.ledger.claims import HandedMessage, LedgerHold, Standing, claim
 from jobq_azure.ledger.counting import Counting
 from jobq_azure.ledger.delivery import LedgerDelivery
-from jobq_azure.ledger.entries import LedgerEntry, batch_of
+from jobq_azure.ledger.entries import LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Heads
 from jobq_azure.ledger.journal_notes import JournalNotes
+from jobq_azure.ledger.keepable import HandsOutBatches, KeptInLedger
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.pushes import LedgerPush
 from jobq_azure.ledger.redrives import Redrives
 from jobq_azure.ledger.retention import LedgerRetention
+from jobq_azure.ledger.unended_pushes import UnendedPushes
 from jobq_azure.ledger.walk import LedgerWalk
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import ANSWER_SECONDS, JournaledQueue, JournaledStorageQueue
@@ -41,6 +44,7 @@ from jobq_azure.table_journal.location import TablePlace
 
 _CLAIM_SHARE: Final = 1 / 3  # of a lease
 _TAKE_BACK_SECONDS: Final = 4.0
+_POLL_SECONDS: Final = 1.0  # while the end of a batch is seen to
 _NOT_THERE: Final = (
     "it says that it is of the batch {}, of which nothing is known: it was forgotten, or the table of the ledger was"
     " deleted; it was not run"
@@ -49,42 +53,6 @@ _LEFT_OVER_SECONDS: Final = 5.0  # a receive goes on so long past what was left 
 _CLOCK: Final = SystemClock()
 _NOW: Final = timedelta(0)
 _log: Final = logging.getLogger(__name__)
-
-
-class KeptInLedger(Protocol):
-    """A delivery whose message says which one it is."""
-
-    @property
-    def message_origin(self) -> str:
-        """What all copies of the message have in common, and no other message."""
-        ...
-
-    @property
-    def message_fencing(self) -> FencingNumber:
-        """The epoch and the generation that stand in it, and which delivery this is; raises MalformedTask."""
-        ...
-
-    @property
-    def message_ledger(self) -> str:
-        """The book in which its task is kept, also where that is lost; empty = in none."""
-        ...
-
-    @property
-    def message_created(self) -> float | None:
-        """When its task was made; likewise."""
-        ...
-
-
-class HandsOutBatches(Protocol):
-    """A queue that hands out tasks of batches to who keeps their ledger."""
-
-    def keep_ledger(self, ledger: LetterLedger) -> None:
-        """Hand out tasks of batches, too."""
-        ...
-
-    def check_room(self, task: Task) -> None:
-        """Raise MalformedTask for a task that could not be pushed for its size."""
-        ...
 
 
 class LedgerQueue(JournaledQueue):
@@ -122,12 +90,12 @@ class LedgerQueue(JournaledQueue):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         inner = cast("HandsOutBatches", self._inner)
-        counting = Counting(self._ledger, self._journal.find)
+        counting, pushing = Counting(self._ledger), UnendedPushes(self._ledger)
         self._notes = JournalNotes(self._wire, self.writer)
         self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
-        self._finishing = Finishing(self._ledger, self._heads, self._walk, counting, self._push_kept)
+        self._finishing = Finishing(self._ledger, self._heads, self._walk, pushing, counting, self._push_kept)
         self._batches = LedgerBatches(
-            self._ledger, self._heads, self._walk, counting, self._finishing, self._retention, inner.check_room
+            self._ledger, self._heads, pushing, counting, self._finishing, self._retention, inner.check_room
         )
         self._redrives = Redrives(self._ledger, self._heads, self._finishing)
         inner.keep_ledger(self._redrives)
@@ -189,9 +157,17 @@ class LedgerQueue(JournaledQueue):
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease tasks; where none waits, look first whether a batch has ended, at whose end some are queued."""
         found = await super().receive(max_tasks, lease, wait)
-        if not found and await self._finishing.drained():
-            return await super().receive(max_tasks, lease, _NOW)
-        return found
+        if found:
+            return found
+        looking = asyncio.ensure_future(self._finishing.drained())
+        try:
+            while not found and not looking.done():  # a large batch takes long to count: what comes meanwhile is run
+                await asyncio.wait({looking}, timeout=_POLL_SECONDS)
+                if not looking.done() or looking.result():
+                    found = await super().receive(max_tasks, lease, _NOW)
+            return found
+        finally:
+            looking.cancel()
 
     async def _receive(
         self, max_tasks: int, lease: timedelta | None, wait: timedelta
@@ -246,7 +222,7 @@ class LedgerQueue(JournaledQueue):
 
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails."""
-        name = batch_of(book)
+        name = batch_of_book(book)
         unknown = _NOT_THERE.format(name or book[1:])
         try:
             if standing is Standing.SUPERFLUOUS:
@@ -271,7 +247,7 @@ class LedgerQueue(JournaledQueue):
         hold = self._holds.pop(id(inner), None)
         if hold is None:
             return super()._delivery(inner, since, checkpoint)
-        name = batch_of(_kept(inner).message_ledger)
+        name = batch_of_book(_kept(inner).message_ledger)
 
         def ended() -> None:
             if name is not None:
@@ -294,6 +270,7 @@ class LedgerQueue(JournaledQueue):
         with suppress(TableMissing):
             await self._walk.clear(running=self.capabilities.clears_leased)
             await self._finishing.start()
+            await self._finishing.drained()
         return count
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber
+from jobq.formats.wire_v3 import batch_of_book
 from jobq_azure.ledger import heads
-from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, WAITING, LedgerEntry, batch_of
+from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, WAITING, LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import EntryChange, Ledger
@@ -19,6 +20,10 @@ from jobq_azure.table_journal import entities as rows
 _UNKNOWN: Final = (
     "dead letter {} is of the batch {}, of which nothing is known any more; `dead show` shows its command, which can be"
     " pushed anew, and `dead purge` deletes it"
+)
+_GOES_BACK: Final = (
+    "dead letter {0} is not deleted: it was being put back, and its task may wait in the queue by now; `dead retry {0}`"
+    " goes on with that"
 )
 
 
@@ -53,8 +58,8 @@ class Redrives:
             ConfigurationError: nothing is known of it.
             BackendUnavailable: it may be repeated.
         """
-        name = batch_of(book)
-        head = None if name is None else await self._reopened(name)
+        name = batch_of_book(book)
+        head = None if name is None else await self._reopened(name, book)
         is_canceled = head is not None and head.is_canceled
         is_sent = False
 
@@ -72,13 +77,13 @@ class Redrives:
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
             back = {"State": REDRIVING, "Then": "", "Fencing": number, "Origin": "", "Cancel": False, "At": time.time()}
-            return EntryChange(back, opens=True)
+            return EntryChange(back | {"Opening": 0 if head is None else head.opening}, opens=True)
 
         entry = await self._ledger.change(book, task_id, decide)
         if entry is not None and entry.state == ENDED and entry.then == "canceled":
             self.canceled[task_id, entry.id.birth] = entry, book
         if name is not None and is_sent:
-            await self._reopened(name, touch=True)
+            await self._reopened(name, book, touch=True)
         elif name is not None:
             self._finishing.has_ended(name)
         return is_sent
@@ -93,27 +98,36 @@ class Redrives:
         await self._ledger.change(book, task_id, decide)
 
     async def purging(self, book: str, task_id: str) -> None:
-        """Note that a dead letter is being deleted: its task is gone."""
+        """Note that a dead letter is being deleted: its task is gone; ConfigurationError: it goes back."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            if entry is not None and entry.state == REDRIVING:
+                raise ConfigurationError(_GOES_BACK.format(task_id))
             is_dead = entry is not None and (entry.is_dead or entry.was_never_claimed)
             return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)
-        if (name := batch_of(book)) is not None:
+        if (name := batch_of_book(book)) is not None:
             self._finishing.has_ended(name)
 
-    async def _reopened(self, name: str, *, touch: bool = False) -> Head | None:
+    async def _reopened(self, name: str, book: str, *, touch: bool = False) -> Head | None:
         """Let a batch that has finished go on in its next round; None = there is none.
 
         Args:
             name: of it.
+            book: of it; one that has the name now may have another.
             touch: whether its head is changed in any case: who has read it before finishes nothing.
         """
         if await self._heads.get(name) is None:
             return None
+
+        def decide(head: Head) -> dict[str, object] | None:
+            return None if head.book != book else _next_round(head) or _touched(touch=touch)
+
         while True:
-            head = await self._heads.change(name, lambda head: _next_round(head) or _touched(touch=touch))
+            head = await self._heads.change(name, decide)
+            if head.book != book:
+                return None
             if head.state != heads.FINISHING:
                 return head
             await self._finishing.ended(head)  # it has finished, in a moment
@@ -122,7 +136,7 @@ class Redrives:
 def _next_round(head: Head) -> dict[str, object] | None:
     if head.state != heads.FINISHED:
         return None
-    return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0}
+    return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0, **head.next_opening}
 
 
 def _touched(*, touch: bool) -> dict[str, object] | None:

@@ -6,7 +6,6 @@ One of which a task is a dead letter stays, and so does one that was never finis
 from contextlib import suppress
 from typing import Final
 
-from jobq.formats.wire_v3 import AT_ITS_END
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.entries import DEAD, REDRIVING, partitions_of
 from jobq_azure.ledger.heads import Head, Heads
@@ -39,28 +38,28 @@ class LedgerRetention:
         for head in await self._heads.list("", _MOST_BATCHES, where=where, forgetting=True):
             if head.state == heads.FORGETTING:
                 await self.forget(head)
-            elif not await self._is_needed(head.name):
+            elif not await self._is_needed(head):
                 own = await answered(self._heads.replace(head, {"State": heads.FORGETTING}))
                 if own is not None:
                     await self.forget(own)
 
-    async def _is_needed(self, name: str) -> bool:
+    async def _is_needed(self, head: Head) -> bool:
         """Return whether something of it may still be run: a dead letter, or what was queued at its end."""
         where = f"(Then eq '{DEAD}' or State eq '{REDRIVING}')"
-        for book in (name, f"{AT_ITS_END}{name}"):
+        for book in (head.book, head.book_of_end):
             for partition in partitions_of(self._ledger.queue, book):
                 look = self._ledger.wire.all(partition, "m!", 'm"', where=where, select="Then", most=1)
                 if await answered(look):
                     return True
         # What is run at its end may wait for longer than a batch is kept.
-        for partition in partitions_of(self._ledger.queue, f"{AT_ITS_END}{name}"):
+        for partition in partitions_of(self._ledger.queue, head.book_of_end):
             if await answered(self._ledger.wire.all(partition, "u!", 'u"', select="RowKey", most=1)):
                 return True
         return False
 
     async def forget(self, head: Head) -> None:
         """Delete all rows of a batch that is `forgetting`, its own last: who begins it anew meets none of them."""
-        for book in (head.name, f"{AT_ITS_END}{head.name}"):
+        for book in (head.book, head.book_of_end):
             for partition in partitions_of(self._ledger.queue, book):
                 while found := await answered(self._ledger.wire.all(partition, "m!", 'u"', most=MOST_ROWS)):
                     await answered(self._delete(partition, found))

@@ -10,19 +10,18 @@ from jobq_azure.ledger.entries import (
     RUNNING,
     LedgerEntry,
     book_in,
-    id_in,
     partitions_of,
 )
 from jobq_azure.ledger.journal_notes import JournalNotes
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests
-from jobq_azure.table_journal.client import MOST_ROWS, Row
+from jobq_azure.table_journal.client import MOST_ROWS
 from jobq_azure.table_journal.entities import IdOfLife
 from jobq_azure.table_journal.lookup import answered, for_each
 
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
 _TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
-_MOST_PUSHED: Final = 1_000_000  # tasks of one partition whose push is not known to be over
+_WALKED: Final = "State,Then,Fencing,Origin,Born,At,Cancel,Opening"
 
 
 class LedgerWalk:
@@ -39,51 +38,44 @@ class LedgerWalk:
         self._notes = notes
         self._requests = requests
 
-    async def is_left(self, book: str, first: int = 0) -> int | None:
-        """Return in which partition something has not ended; None = in none.
+    async def is_left(self, book: str, first: str = "") -> str:
+        """Return a partition in which something has not ended; empty = there is none.
 
         Args:
             book: of a batch.
             first: which one to look at first.
         """
         partitions = partitions_of(self._ledger.queue, book)
+        first = first or partitions[0]
 
-        async def look(number: int) -> bool:
+        async def look(partition: str) -> bool:
             # Not one page: the service may answer with none of the rows, and where to go on.
-            return bool(await self._ledger.wire.all(partitions[number], "u!", 'u"', most=1))
+            return bool(await self._ledger.wire.all(partition, "u!", 'u"', most=1))
 
         if await answered(look(first)):
             return first
-        others = [number for number in range(len(partitions)) if number != first]
+        others = [partition for partition in partitions if partition != first]
         left = await answered(for_each(others, look))
-        return next((number for number, is_left in zip(others, left, strict=True) if is_left), None)
+        return next((partition for partition, is_left in zip(others, left, strict=True) if is_left), "")
 
-    async def pushing(self, name: str) -> list[tuple[str, Row]]:
-        """Return the tasks of a batch whose push is not known to be over: the partition of each, and its row."""
+    async def cancel(self, book: str, opening: int) -> bool:
+        """End what waits of a batch, and ask what runs to end; return whether there is more to do.
 
-        async def look(partition: str) -> list[tuple[str, Row]]:
-            found = await self._ledger.wire.all(partition, "p!", 'p"', most=_MOST_PUSHED, etags=True)
-            return [(partition, row) for row in found]
-
-        looked = await answered(for_each(partitions_of(self._ledger.queue, name), look))
-        return [each for some in looked for each in some]
-
-    async def cancel(self, name: str) -> bool:
-        """End what waits of a batch, and ask what runs to end; return whether there is more to do."""
+        Args:
+            book: of the batch.
+            opening: of it when it was canceled: what was entered or put back since is not meant, however late this is.
+        """
         changed = 0
-        async for partition, page in self._unended(f"{self._ledger.queue}!b!{name}"):
-            book = book_in(partition, self._ledger.queue)
-            ids = [id_in(row) for row in page]
-            asked: set[str] = set()
+        async for _, page in self._unended(f"{self._ledger.queue}!b!{book}"):
+            some, asked = page, set[str]()
             for _ in range(_TURNS):
-                found = await for_each(ids, lambda id_, book=book, asked=asked: self._cancel(book, id_, asked))  # type: ignore[misc]
+                found = await for_each(some, lambda entry, asked=asked: self._cancel(book, entry, opening, asked))  # type: ignore[misc]
                 changed += self._ended(book, found)
                 # The request is recorded before the mark that says so: whoever is cut off in between does it again.
-                late = [entry.id for entry, is_new in found if entry is not None and is_new is None]
-                await self._ask_to_end(late)
-                ids = [str(id_) for id_ in late]
-                asked.update(ids)
-                if not ids:
+                some = [entry for entry, is_new in found if entry is not None and is_new is None]
+                await self._ask_to_end([entry.id for entry in some])
+                asked.update(str(entry.id) for entry in some)
+                if not some:
                     break
             if changed >= MOST_AT_ONCE:
                 break
@@ -101,23 +93,25 @@ class LedgerWalk:
             some = running[start : start + MOST_ROWS]
             await answered(self._requests.record(CancelRequest.of(str(id_), id_.birth) for id_ in some))
 
-    async def _cancel(self, book: str, id_: str, asked: Collection[str]) -> tuple[LedgerEntry | None, bool | None]:
+    async def _cancel(
+        self, book: str, known: LedgerEntry, opening: int, asked: Collection[str]
+    ) -> tuple[LedgerEntry | None, bool | None]:
         """Return the entry, and whether it was changed; None = it runs, and is first to be asked to end."""
         is_new: bool | None = False
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             nonlocal is_new
-            is_new = entry is not None and entry.state != ENDED and not entry.is_to_end
+            is_new = entry is not None and entry.state != ENDED and not entry.is_to_end and entry.opening <= opening
             if entry is None or not is_new:
                 return None
-            if entry.state == RUNNING and id_ not in asked:
+            if entry.state == RUNNING and str(entry.id) not in asked:
                 is_new = None
                 return None
             if entry.state == RUNNING:
                 return EntryChange({"Cancel": True})
             return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
 
-        return await self._ledger.change(book, id_, decide), is_new
+        return await self._ledger.change(book, str(known.id), decide, known), is_new
 
     async def clear(self, *, running: bool) -> None:
         """Note that all is gone that has not ended, of all batches and of what is run at their ends.
@@ -136,19 +130,22 @@ class LedgerWalk:
         async for partition, page in self._unended(f"{self._ledger.queue}!b"):
             book = book_in(partition, self._ledger.queue)
             await for_each(
-                [id_in(row) for row in page], lambda id_, book=book: self._ledger.change(book, id_, decide)  # type: ignore[misc]
+                page, lambda entry, book=book: self._ledger.change(book, str(entry.id), decide, entry)  # type: ignore[misc]
             )  # fmt: skip
 
-    async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[Row]]]:
-        """Yield partitions and the rows of what has not ended in them, some at once."""
+    async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[LedgerEntry]]]:
+        """Yield partitions and what has not ended in them, some at once."""
         after: Mapping[str, str] | None = None
         while True:
             found, after = await answered(
-                self._ledger.wire.look(f"{prefix}!", "u!", 'u"', after=after, behind=f'{prefix}"')
-            )
-            by_partition: dict[str, list[Row]] = {}
+                self._ledger.wire.look(
+                    f"{prefix}!", "m!", 'm"', where=f"State ne '{ENDED}'", select=_WALKED, after=after, etags=True,
+                    behind=f'{prefix}"',
+                )
+            )  # fmt: skip
+            by_partition: dict[str, list[LedgerEntry]] = {}
             for row in found:
-                by_partition.setdefault(str(row["PartitionKey"]), []).append(row)
+                by_partition.setdefault(str(row["PartitionKey"]), []).append(LedgerEntry(row))
             for partition, page in by_partition.items():
                 yield partition, page
             if after is None:

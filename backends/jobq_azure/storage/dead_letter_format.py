@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from jobq.backend import DeadLetter
 from jobq.errors import MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
-from jobq.formats.wire_v3 import AT_ITS_END
+from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task
 from jobq_azure.common.letter_ledger import ledger_in
 from jobq_azure.storage.envelope import Envelope
@@ -147,7 +147,7 @@ def _read(message: Message) -> DeadLetterRecord:
         body=content.body,
         deliveries=count("deliveries"),
         died=field("died", float(message.inserted)),  # of another program's: when it was written
-        batch=ledger if ledger and not ledger.startswith(AT_ITS_END) else None,
+        batch=batch_of_book(ledger) if ledger else None,
     )
     origin = field("origin", "")
     numbers = count("epoch", epoch, MAX_EPOCH), count("generation", generation)

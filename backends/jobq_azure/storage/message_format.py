@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jobq.errors import MalformedTask
-from jobq.formats import strict_json, task_ids
-from jobq.formats.wire_v3 import AT_ITS_END
+from jobq.formats import strict_json
+from jobq.formats.wire_v3 import is_book
 
 MAX_TEXT_BYTES: Final = 64 * 1024  # of the text as it stands in the request
 # What a message may still grow by: counters, a generation, a date. Nothing may push it over the limit later.
@@ -69,7 +69,7 @@ class MessageNotes:
             return None
         if not isinstance(fields, dict) or any(type(value) is not _KINDS.get(name) for name, value in fields.items()):
             return None
-        if fields.get("ledger") and not task_ids.BATCH.fullmatch(fields["ledger"].removeprefix(AT_ITS_END)):
+        if fields.get("ledger") and not is_book(fields["ledger"]):
             return None
         if not 0 <= fields.get("before", 0) <= MAX_COUNT:
             return None

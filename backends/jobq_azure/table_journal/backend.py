@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
-from jobq.examination import Examinable, Finding, Verdict
+from jobq.examination import Deletable, Examinable, Finding, Verdict
 from jobq.fencing import FencingNumber
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.pausing import Pausable, Pause
@@ -35,6 +35,7 @@ from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
 from jobq_azure.table_journal.tending import Tending
+from jobq_azure.table_journal.whole_queue import forget_queue
 
 _T = TypeVar("_T")
 _CLOCK: Final = SystemClock()
@@ -252,6 +253,12 @@ class JournaledQueue:
         count = await self._inner.clear()
         await self._tried(self._forget_cleared(began), "what was cleared still shows")
         return count
+
+    async def delete(self, *, only_empty: bool = False) -> None:
+        """Forget all that the table holds of the queue, and delete that: in this order, so that it can be repeated."""
+        assert isinstance(self._inner, Deletable)
+        await forget_queue(self._wire)
+        await self._inner.delete(only_empty=only_empty)
 
     async def _forget_cleared(self, began: float) -> None:
         self._notebook.forget(await self._tending.cleared(began, running=self.capabilities.clears_leased))

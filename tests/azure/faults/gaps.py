@@ -98,6 +98,7 @@ class Life:
         healthy: nothing befalls its requests.
         acknowledged: ids of tasks of the batch that somebody was told to be queued.
         runs: how often each task was handed out to be run.
+        commands: what was run.
         ended: how often somebody was told that a task has ended.
     """
 
@@ -106,6 +107,7 @@ class Life:
         self.healthy = healthy
         self.acknowledged: set[str] = set()
         self.runs: Counter[str] = Counter()
+        self.commands: set[str | None] = set()
         self.ended: Counter[str] = Counter()
 
     def tasks(self, count: int = 3) -> list[Task]:
@@ -145,6 +147,7 @@ class Life:
         with suppress(AllPutBack):
             for delivery in await self.healthy.receive(8, LEASE, _SOON):
                 self.runs[delivery.id] += 1
+                self.commands.add(delivery.task.command)
                 await delivery.settle(Complete(DONE))
                 self.ended[delivery.id] += 1
 

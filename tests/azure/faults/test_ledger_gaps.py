@@ -5,16 +5,19 @@ every acknowledged id has run and has ended once in the counts, the end is told 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.testing.harness import DONE
+from jobq_azure.ledger import heads
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
 from tests.azure.faults.gaps import LEASE, NAME, PLAN, Cut, Life, counted, in_each_gap
@@ -65,7 +68,7 @@ async def test_push_is_cut_and_never_repeated(azurite: Azurite, tmp_path: Path, 
         if refusal:
             assert "is not sealed" in refusal
             assert (await life.healthy.batches.find(NAME)).state is BatchState.OPEN
-            life.healthy.batches.push_seconds = -1.0
+            life.healthy.batches.pushing.seconds = -1.0
             await life.healthy.batches.seal(NAME)
         assert not (refusal and len(life.acknowledged) == 3), "what was acknowledged must not be revoked"
         known = {member.id for member in await life.healthy.batches.members(NAME, "", 10)}
@@ -266,3 +269,31 @@ async def test_clear_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every
         assert await life.counts() == counted(succeeded=1, gone=2)
 
     await in_each_gap(azurite, tmp_path, before, act, after, every, least=10)
+
+
+async def test_a_name_used_again_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+    # A message of the former batch of the name is left over, and comes among those of the next one.
+    async def before(life: Life) -> None:
+        await life.healthy.batches.begin(NAME, Plan())
+        (former,) = life.tasks(1)
+        due = time.time() + 2
+        await life.healthy.push([former.copied({"command": "echo former", "not_before": due})])
+        await life.healthy.batches.cancel(NAME)
+        batches = life.healthy._heads
+        await batches.replace(await batches.found(NAME), {"State": heads.FORGETTING})  # and who does so dies
+
+    async def act(life: Life, process: LedgerQueue, _: Cut) -> None:
+        await process.batches.begin(NAME, PLAN)
+        life.acknowledged |= set(await process.push(life.tasks()))
+
+    async def after(life: Life, process: LedgerQueue, cut: Cut) -> None:
+        again = life.healthy if cut.gap.ends_it else process
+        await again.batches.begin(NAME, PLAN)
+        life.acknowledged |= set(await again.push(life.tasks()))
+        await life.healthy.batches.seal(NAME)
+        await life.drained()
+        assert life.commands == {"true", "python merge.py", "python tell.py"}, "what was forgotten was run"
+        assert await life.counts() == counted(succeeded=3)
+        assert [(each.id, each.reason) for each in await life.healthy.dead_letters(9)] == [(f"{NAME}.0", "unknown")]
+
+    await in_each_gap(azurite, tmp_path, before, act, after, every, least=40)

@@ -1,16 +1,23 @@
 """An id names a task within its batch: tasks of two batches, or of none, may have the same."""
 
+import asyncio
+import time
+from contextlib import suppress
+
 import pytest
 
 from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.cli.display import dead_letter_groups
-from jobq.settlement import MoveToDeadLetters
+from jobq.errors import AllPutBack, ConfigurationError
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.submit.batch_end import put_back
 from jobq.task import Task
+from jobq.testing.harness import DONE
 from jobq_azure.ledger.queue import LedgerQueue
+from jobq_azure.ledger.retention import LedgerRetention
 from tests.azure.journal.journal_stage import written
-from tests.azure.ledger.ledger_stage import drained, ledgered
+from tests.azure.ledger.ledger_stage import SOON, drained, finished, ledgered
 from tests.azure.stage import LEASE, NOW, Stage
 
 pytestmark = pytest.mark.timeout(120)
@@ -50,3 +57,31 @@ async def test_a_condition_on_the_batch_takes_nothing_of_another(stage: Stage) -
     assert letter.batch == "b"
     assert (await queue.batches.find("b")).counts["dead"] == 1
     assert (await queue.batches.find("a")).counts["gone"] == 1
+
+
+async def test_what_is_left_of_a_forgotten_batch_is_no_task_of_the_next_of_its_name(stage: Stage) -> None:
+    queue = await ledgered(stage, behind=True)
+    await queue.batches.begin("a", Plan())
+    due = time.time() + 3
+    await queue.push([Task.new(command="echo former", batch="a", id="a.0", not_before=due)])
+    await queue.batches.cancel("a")
+    await finished(queue, "a")
+    await LedgerRetention(queue._ledger, queue._heads, keep_seconds=-60.0).once()
+    await queue.batches.begin("a", Plan())
+    await queue.push([Task.new(command="echo next", batch="a", id="a.0", not_before=due)])
+    await queue.batches.seal("a")
+    ran = list[str]()
+    async with asyncio.timeout(30):
+        while not ran or await stage.total():
+            with suppress(AllPutBack):
+                for delivery in await queue.receive(8, LEASE, SOON):
+                    ran.append(str(delivery.task.command))
+                    await delivery.settle(Complete(DONE))
+    assert ran == ["echo next"]
+    (letter,) = await queue.dead_letters(9)
+    assert (letter.id, letter.reason) == ("a.0", "unknown")
+    assert b"echo former" in letter.body
+    assert (await finished(queue, "a")).counts["succeeded"] == 1
+    with pytest.raises(ConfigurationError, match="nothing is known any more"):
+        await queue.redrive(["a.0"])
+    assert (await queue.batches.find("a")).round == 1

@@ -47,14 +47,14 @@ async def test_what_a_seal_has_taken_for_dead_is_pushed_again_and_runs(stage: St
     tasks = _tasks(3)
     dead = LedgerPush(queue._ledger, queue._heads, [("s7", task) for task in tasks])
     await dead.enter()  # and its process is gone before its messages are sent
-    queue.batches.push_seconds = 0.0
+    queue.batches.pushing.seconds = 0.0
     await asyncio.sleep(1.1)  # by the table's clock it is old then
     assert (await queue.batches.seal("s7")).state is BatchState.FINISHED
     with pytest.raises(BatchSealed):
         await queue.push(tasks)
     await queue.batches.reopen("s7")
     assert await queue.push(tasks) == [task.id for task in tasks]
-    queue.batches.push_seconds = 600.0
+    queue.batches.pushing.seconds = 600.0
     await queue.batches.seal("s7")
     assert await _run(queue) == ["jobq.then.s7.1", "jobq.then.s7.2", *(task.id for task in tasks)]
     assert (await finished(queue)).counts["succeeded"] == len(tasks)

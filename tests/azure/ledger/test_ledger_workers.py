@@ -4,12 +4,15 @@ import asyncio
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from jobq.batches import BatchState
-from tests.azure.ledger.ledger_stage import NAME, ledgered
+from jobq.testing.http_proxy import Strike
+from jobq_azure.table_journal.client import TableWire, Verb, Write
+from tests.azure.ledger.ledger_stage import NAME, ledgered, pushed
 from tests.azure.stage import SHORT, Stage
 
 _TABLES: Final = {"JOBQ_JOURNAL": "tables"}
@@ -80,3 +83,23 @@ async def test_the_commands_of_a_batch(stage: Stage) -> None:
     assert [(row["id"], row["param.a"], row["state"]) for row in rows] == [
         (f"grid.{number}", number + 1, "succeeded") for number in range(3)
     ]
+
+
+async def test_a_queue_is_deleted_with_all_that_the_table_holds_of_it(stage: Stage) -> None:
+    queue = await ledgered(stage, behind=True)
+    await pushed(queue, 250)
+    await queue.batches.seal(NAME)
+    other = TableWire(replace(queue._wire.place, queue=f"{queue._wire.place.queue}-b"), 10.0)
+    async with other:
+        await other.write(other.place.queue, [Write(Verb.INSERT, "l!x", {})])
+        refused = await stage.run("delete", **_TABLES)
+        assert refused.code == 2
+        assert "holds 250 tasks; --force" in refused.err
+        stage.tables.strike(Strike.BUSY, "POST")
+        assert (await stage.run("delete", "--force", **_TABLES)).code == 75
+        deleted = await stage.run("delete", "--force", **_TABLES)
+        assert (deleted.code, "is deleted" in deleted.err) == (0, True), deleted
+        left, _ = await queue._wire.look(queue._ledger.queue, "!", "~", behind=f'{queue._ledger.queue}"')
+        assert left == []
+        assert await other.get(other.place.queue, "l!x") is not None, "that is another queue's"
+    assert (await stage.run("size", **_TABLES)).code == 4
