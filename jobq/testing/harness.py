@@ -111,16 +111,16 @@ class Bench:
         assert ids == [each.id for each in tasks], "push must return the ids in order"
         return tasks
 
-    async def take(self, backend: Backend | None = None) -> Delivery:
+    async def take(self, backend: Backend | None = None, *, lease: timedelta | None = None) -> Delivery:
         """Receive the one task that must be there."""
-        found = await (backend or self.backend).receive(1, self.lease, self.harness.patience)
+        found = await (backend or self.backend).receive(1, lease or self.lease, self.harness.patience)
         assert len(found) == 1, "a task that must be visible was not received"
         return found[0]
 
-    async def take_id(self, task_id: str) -> Delivery:
+    async def take_id(self, task_id: str, *, lease: timedelta | None = None) -> Delivery:
         """Receive until this task comes; whatever else comes stays leased."""
         for _ in range(100):
-            delivery = await self.take()
+            delivery = await self.take(lease=lease)
             if delivery.id == task_id:
                 return delivery
         raise AssertionError(f"task {task_id} was not received among 100")

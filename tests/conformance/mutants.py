@@ -9,6 +9,7 @@ from typing import ClassVar
 from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
 from jobq.batches import Batches, KeepsBatches
 from jobq.errors import DuplicateTask, LockLost
+from jobq.journal.observations import Observations, observations_of
 from jobq.journal.records import Beat
 from jobq.journal.store import Journal, KeepsJournal
 from jobq.journal.task_filter import TaskFilter
@@ -61,6 +62,9 @@ class Wrapped(FaultyBackend):
     def views(self) -> Views:
         assert isinstance(self.inner, KeepsViews)
         return self.inner.views()
+
+    def observations(self, queue: str = "") -> Observations | None:
+        return observations_of(self.inner, queue)
 
 
 class _UnfencedDelivery(FaultyDelivery):

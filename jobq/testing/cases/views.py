@@ -434,7 +434,8 @@ async def _one_of_each(bench: Bench) -> dict[str, TaskState]:
     await bench.backend.journal.cancel([canceled.id])
     found[canceled.id] = TaskState.CANCELED
     (running,) = await bench.pushed()
-    await bench.take_id(running.id)
+    # Longer than all that is looked at afterwards takes on a slow machine.
+    await bench.take_id(running.id, lease=min(timedelta(minutes=1), bench.capabilities.max_lease or timedelta.max))
     found[running.id] = TaskState.RUNNING
     found |= {each.id: TaskState.SCHEDULED for each in await bench.pushed(2, not_before=bench.clock.wall() + 3600)}
     found |= {each.id: TaskState.READY for each in await bench.pushed(3)}
