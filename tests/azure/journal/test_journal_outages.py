@@ -39,6 +39,7 @@ async def _strike(stage: Stage, strike: Strike | None) -> None:
 async def test_tasks_go_on_and_the_journal_catches_up(
     stage: Stage, strike: Strike | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    patience = module.ANSWER_SECONDS
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
     queue = await journaled(stage)
     ids = await queue.push([Task.new(kwargs={"n": n}) for n in range(20)])
@@ -59,6 +60,7 @@ async def test_tasks_go_on_and_the_journal_catches_up(
     assert "cancel requests cannot be read" in caplog.text
     assert len([each for each in caplog.records if "cannot be" in each.getMessage()]) <= 3, "the log is not flooded"
     await stage.tables.heal()
+    monkeypatch.setattr(module, "ANSWER_SECONDS", patience)  # a busy machine takes half a second for an answer, too
     await written(queue)
     assert "is written again" in caplog.text
     assert {await state(queue, id_) for id_ in ids} == {"succeeded"}
