@@ -253,7 +253,7 @@ class BulkActions:
         return since is not None and since <= action.began
 
     async def _created(self, queue: str, task_id: str) -> float | None:
-        backend = await self._places.take(queue)
+        backend = await self._places.take(queue, is_seen=True)
         try:
             found = await journal_of(backend).find([task_id])
             return Task.decode(found[0].body).created if found and found[0].body else None
@@ -263,7 +263,7 @@ class BulkActions:
             self._places.give(queue)
 
     async def _step(self, action: BulkAction, ids: Sequence[str]) -> int:
-        backend = await self._places.take(action.queue)
+        backend = await self._places.take(action.queue, is_seen=True)
         try:
             if action.action == "cancel":
                 return len(await journal_of(backend).cancel(ids))

@@ -31,6 +31,7 @@ from jobq.server.tokens import Scope, TokenBook
 from jobq.spec import QueueSpec
 
 ROOT: Final = "/ui"
+_TOLD_SECONDS: Final = 15.0
 _RATE, _BURST = 20.0, 60.0  # requests a second of one session
 
 
@@ -158,6 +159,26 @@ def to(address: str, **query: str) -> RedirectResponse:
     return RedirectResponse(address + (mark + urlencode(query) if query else ""), status_code=303)
 
 
+def told(viewer: Viewer, address: str, said: str) -> RedirectResponse:
+    """Return the answer to a change: where to look, with what came of it, which nobody else can have written there.
+
+    Args:
+        viewer: to whom it is told, and for a moment: a page that is loaded again later does not repeat it.
+        address: of a page of ours.
+        said: what came of it.
+    """
+    at = str(int(time.time()))
+    return to(address, said=said, at=at, proof=viewer.proof(f"said {at} {said}"))
+
+
+def _told(viewer: Viewer | None, query: QueryParams) -> str:
+    """Return what `told` tells by an address; "" = nothing, or it was told a while ago."""
+    said, at, proof = (query.get(name, "") for name in ("said", "at", "proof"))
+    if viewer is None or not viewer.is_proof(proof, f"said {at} {said}"):
+        return ""
+    return said if time.time() - int(at) < _TOLD_SECONDS else ""
+
+
 def link(*parts: str, **query: Any) -> str:
     """Return an address below ROOT; parts are quoted, empty values of the query left out."""
     path = "/".join(quote(part, safe="") for part in parts)
@@ -219,10 +240,8 @@ def rendered(site: Site, viewer: Viewer | None, request: Request, page: WebPage)
             return Response(status_code=204)
         return HTMLResponse(_templates.get_template("live.html").render(values), page.status)
     values["here"] = f"{request.url.path}?{urlencode(query.multi_items())}".removesuffix("?")
-    said = request.query_params.get("said", "")
-    is_said = viewer is not None and viewer.is_proof(request.query_params.get("proof", ""), f"said {said}")
-    values |= {"said": said if is_said else "", "now": time.strftime("%H:%M:%S")}
+    values |= {"said": _told(viewer, request.query_params), "now": time.strftime("%H:%M:%S")}
     return HTMLResponse(_templates.get_template("frame.html").render(values), page.status)
 
 
-_OF_POLL: Final = ("had", "said", "proof")
+_OF_POLL: Final = ("had", "said", "at", "proof")

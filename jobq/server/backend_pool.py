@@ -66,9 +66,18 @@ class BackendPool:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def take(self, name: str) -> Any:
-        """Return the backend of a queue, for use until `give`; raises RequestRefused (404) where there is none."""
-        if name not in self._known:
+    async def take(self, name: str, *, is_seen: bool = False) -> Any:
+        """Return the backend of a queue, for use until `give`.
+
+        Args:
+            name: of it.
+            is_seen: whether it was just seen to be there; where it is not, its verbs say so. Else a queue that was made
+                within the last second may be taken for missing, since missing ones must cost the database nothing.
+
+        Raises:
+            RequestRefused: (404) there is none.
+        """
+        if name not in self._known and not is_seen:
             await self._look(name)
         return await self._use(name)
 

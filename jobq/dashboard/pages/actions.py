@@ -20,7 +20,7 @@ from jobq.dashboard.change_notes import noted_change
 from jobq.dashboard.forms import form_of
 from jobq.dashboard.pages.enter import ours
 from jobq.dashboard.session import Viewer
-from jobq.dashboard.site import PageRoutes, Site, WebPage, needs, to
+from jobq.dashboard.site import PageRoutes, Site, WebPage, needs, told
 from jobq.errors import ConfigurationError
 from jobq.formats import task_ids
 from jobq.formats.visible_text import visible
@@ -146,7 +146,7 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
     )
     try:
         async with noted_change(site.places.root, viewer, request, key, name, ids=ids) as change:
-            backend = await site.places.take(name)
+            backend = await site.places.take(name, is_seen=True)
             try:
                 change.said = await action.do(backend, ids, mark)
             finally:
@@ -154,7 +154,7 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
                 site.snapshots.forget()
     except ConfigurationError as error:
         raise RequestRefused(400, "refused", str(error)) from None
-    return _back(viewer, given.get("back", ""), change.said)
+    return told(viewer, ours(given.get("back", "")), change.said)
 
 
 def _asked(viewer: Viewer, queue: str, fields: Sequence[tuple[str, str]]) -> tuple[str, PageAction, list[str]]:
@@ -181,8 +181,3 @@ def _what(key: str, queue: str, ids: Sequence[str]) -> str:
 
 def _plural(what: str) -> str:
     return "es" if what == "batch" else "s"
-
-
-def _back(viewer: Viewer, back: str, said: str) -> Response:
-    """Lead to where it was asked for, with what came of it, which nobody else can have written there."""
-    return to(ours(back), said=said, proof=viewer.proof(f"said {said}"))

@@ -35,9 +35,9 @@ async def sign_in(site: Site, request: Request) -> Response:
         record = await site.tokens.holder_of(fields.get("token", "").strip())
         wrong = "this is no good token; `jobq serve token create SPEC --scope view` makes one"
     if record is None:
-        audit("ui sign in", address=address, refused=True)
-        if waits := site.bad_tokens.wait(address):
+        if waits := site.bad_tokens.wait(address):  # unaudited: who guesses must not fill the log
             raise RequestRefused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+        audit("ui sign in", address=address, refused=True)
         raise RequestRefused(401, "no_token", wrong)
     audit("ui sign in", caller=record.id, address=address)
     response = RedirectResponse(ours(fields.get("next", "")), status_code=303)
