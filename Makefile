@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs pictures lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
+.PHONY: help install demo test check versions format lint types docs pictures lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-ui bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -170,6 +170,9 @@ bench-postgres: $(STAMP) $(PG_PEERS_STAMP) ## measure against procrastinate and 
 
 bench-http: $(STAMP) ## measure the HTTP service against the bare SQL backend below it, in one run
 	@$(BIN)/python -m benchmarks.http_service
+
+bench-ui: $(STAMP) ## measure the dashboard's pages on a deep queue, and claims beside 200 viewers
+	@$(BIN)/python -m benchmarks.dashboard
 
 mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of each must fail
 	@$(BIN)/python -m tests.mutants
