@@ -1,5 +1,6 @@
 """Ids of tasks that also say of which batch: a queue may know an id only within its batch (`knows_batch_ids`)."""
 
+from collections.abc import Iterable
 from typing import Self
 
 
@@ -9,7 +10,7 @@ class IdInBatch(str):
     A backend of which an id names one task in all of its queue takes it for the id that it is.
 
     Attributes:
-        batch: its name; None = any, or none.
+        batch: its name; None = of none. A plain id means a task of any, or of none.
     """
 
     __slots__ = ("batch",)
@@ -27,6 +28,22 @@ class IdInBatch(str):
         return str, (str(self),)
 
 
-def batch_meant(task_id: str) -> str | None:
-    """Return in which batch an id is meant; None = in any, or in none."""
-    return task_id.batch if isinstance(task_id, IdInBatch) else None
+def is_meant(task_id: str, batch: str | None) -> bool:
+    """Return whether an id may mean a task of this batch; None = of none."""
+    return not isinstance(task_id, IdInBatch) or task_id.batch == batch
+
+
+def key_of(task_id: str) -> str | tuple[str, str | None]:
+    """Return what tells ids apart, which are equal as texts where only their batches differ."""
+    return (str(task_id), task_id.batch) if isinstance(task_id, IdInBatch) else task_id
+
+
+def without(ids: Iterable[str], done: Iterable[str]) -> list[str]:
+    """Return those ids of which a backend has not said that it has done something to them.
+
+    Args:
+        ids: that were asked for.
+        done: what it said; one that knows no batches says the ids alone.
+    """
+    keys = set(map(key_of, done))
+    return [each for each in ids if key_of(each) not in keys and str(each) not in keys]

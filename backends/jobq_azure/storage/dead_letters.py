@@ -10,12 +10,12 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from jobq.backend import DeadLetter
-from jobq.batch_ids import batch_meant
+from jobq.batch_ids import is_meant, key_of
 from jobq.delivery import BaseDelivery
 from jobq.errors import (
     AccessDenied,
@@ -265,44 +265,49 @@ class StorageDeadLetters:
         self, ids: Sequence[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]]
     ) -> list[str]:
         """Do something with each of these dead letters, and show again what it leaves."""
-        done = set[str]()
+        done, left = set[Hashable](), set[Hashable]()
         try:
-            await self._each_to(ids, do, done)
+            await self._each_to(ids, do, done, left)
         except (JobqError, NoAnswer) as error:
-            error.done = [each for each in ids if each in done]
+            error.done = [each for each in ids if key_of(each) in done - left]
             raise
-        return [each for each in ids if each in done]
+        return [each for each in ids if key_of(each) in done - left]
 
     async def _each_to(
         self,
         ids: Sequence[str],
         do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]],
-        done: set[str],
+        done: set[Hashable],
+        left: set[Hashable],
     ) -> None:
-        wanted = {(str(each), batch_meant(each)) for each in ids}
+        """Note which ids were done, and which were left: a plain one may mean letters of several batches."""
+        wanted = _by_text(ids)
         hopeless: JobqError | None = None
         async with self._held() as held:
             hidden = await self._hidden(held)
             for record in folded(list(held.values())):
-                if wanted.isdisjoint({(record.letter.id, None), (record.letter.id, record.letter.batch)}):
+                here = record.letter
+                if not (keys := _keys_of(wanted.get(here.id, ()), here)):
                     continue
                 try:
                     await do(record, held)
                 except LockLost:  # another reader has it, and shows it again
                     hidden += 1
+                    left |= keys
                     for message in record.messages:
                         held.pop(message.id, None)
                 except (PushUnknown, LeaseError):
                     raise
                 except JobqError as error:  # the others can be had all the same (S11)
                     remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
-                    error.add_note(f"dead letter {record.letter.id} stays as it is{remedy}")
+                    error.add_note(f"dead letter {here.id} stays as it is{remedy}")
                     hopeless = hopeless or error
+                    left |= keys
                 else:
-                    done.add(record.letter.id)
+                    done |= keys
         if hopeless is not None:
             raise hopeless
-        if hidden and (missing := len(set(ids) - done)):
+        if hidden and (missing := len({key_of(each) for each in ids} - (done - left))):
             what = f"{missing} of these dead letters are not to be had now: {_held_elsewhere(hidden)}; run it again"
             raise BackendUnavailable(f"{self._wire.place}: {what}")
 
@@ -391,3 +396,16 @@ async def _put(wire: StorageQueueClient, text: str, payloads: Payloads, blob: st
     except JobqError:
         await payloads.remove(blob)
         raise
+
+
+def _by_text(ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return ids, which may say of which batch, by what they are as texts."""
+    found: dict[str, list[str]] = {}
+    for each in ids:
+        found.setdefault(str(each), []).append(each)
+    return found
+
+
+def _keys_of(ids: Sequence[str], letter: DeadLetter) -> set[Hashable]:
+    """Return the `key_of` each of these ids by which a letter of that id is meant."""
+    return {key_of(each) for each in ids if is_meant(each, letter.batch)}

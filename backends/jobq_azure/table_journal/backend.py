@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final, Self, TypeVar
 
 from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
+from jobq.batch_ids import key_of
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.examination import Deletable, Examinable, Finding, Verdict
@@ -274,8 +275,8 @@ class JournaledQueue:
         dead = await self._tried(self._tending.dead(ids), or_else) or {}
 
         async def record(done: Sequence[str]) -> None:
-            for id_ in dead.keys() & set(done):
-                for birth, fencing in dead[id_].items():
+            for key, id_ in {key_of(each): str(each) for each in done}.items():
+                for birth, fencing in dead.get(key, {}).items():
                     self._record_redriven(id_, birth, fencing)
 
         return await self._tended(self._inner.redrive(ids), record, or_else)

@@ -2,10 +2,10 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
-from jobq.batch_ids import batch_meant
+from jobq.batch_ids import is_meant, key_of
 from jobq.fencing import FencingNumber
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequests, meant
@@ -70,8 +70,8 @@ class Tending:
 
         return [row for found in await answered(for_each(list(ids), of)) for row in found]
 
-    async def dead(self, ids: Sequence[str]) -> dict[str, dict[int, FencingNumber]]:
-        """Return the last fencing number of each dead letter, by id and birth; and delete their cancel requests.
+    async def dead(self, ids: Sequence[str]) -> dict[Hashable, dict[int, FencingNumber]]:
+        """Return the last fencing number of each dead letter, by `key_of` and birth; and delete their cancel requests.
 
         One of which no attempt is known is left out. Other lives of an id may be queued still, to be canceled.
         """
@@ -80,23 +80,20 @@ class Tending:
             lives = await self._dead_lives(id_)
             return {birth: rows.fencing_of(attempts[-1]) for birth, (_, attempts) in lives.items() if attempts}
 
-        async def of_all() -> dict[str, dict[int, FencingNumber]]:
+        async def of_all() -> dict[Hashable, dict[int, FencingNumber]]:
             requests = await self._cancel_requests.among(ids)
-            dead = dict[str, dict[int, FencingNumber]]()
-            for id_, lives in zip(ids, await for_each(list(ids), of), strict=True):
-                dead.setdefault(str(id_), {}).update(lives)
-            met = {each for id_, births in dead.items() for birth in births if (each := meant(requests[id_], birth))}
+            found = list(zip(ids, await for_each(list(ids), of), strict=True))
+            met = {each for id_, births in found for birth in births if (each := meant(requests[id_], birth))}
             await self._cancel_requests.forget(met)
-            return dead
+            return {key_of(id_): births for id_, births in found}
 
         return await answered(of_all())
 
     async def _dead_lives(self, id_: str) -> dict[int, tuple[Row | None, list[Row]]]:
         """Return of each life of an id that is a dead letter where it is, if a row says so, and its attempts.
 
-        Of an `IdInBatch` not those of which a row names another batch.
+        Of an `IdInBatch` those of its batch alone.
         """
-        batch = batch_meant(id_)
         found, attempts = await asyncio.gather(self._lookup.lives(rows.safe(id_)), self._lookup.attempts(id_))
         lives: dict[int, tuple[Row | None, list[Row]]] = {
             rows.birth_in(row): (row, []) for row in last_of_each(found, 0)
@@ -106,7 +103,7 @@ class Tending:
 
         def is_dead(where: Row | None, attempts: list[Row]) -> bool:
             last = attempts[-1] if where is None else where
-            if batch is not None and rows.batch_in(last) not in (None, batch):
+            if not is_meant(id_, rows.batch_in(last)):
                 return False
             return bool(last.get("State", rows.DONE) == rows.DONE and last["Then"] == "dead")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from jobq.batch_ids import key_of, without
 from jobq.cli import completions, whole_ids
 from jobq.cli.common import ExampleCommand, SuggestingGroup, batch_option, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
@@ -290,8 +291,7 @@ async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], al
                 goes_on = isinstance(error, MalformedTask) or (bool(found) and not isinstance(error, PushError))
             else:
                 goes_on = True
-                acted_on = set(found)
-                missing += [id_ for id_ in batch if id_ not in acted_on]
+                missing += without(batch, found)
             count += len(found)
             if as_json:
                 _put_ids(found)
@@ -322,7 +322,7 @@ def _put_ids(ids: Sequence[str]) -> None:
 
 
 async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:
-    different = list(dict.fromkeys(ids))
+    different = list({key_of(each): each for each in ids}.values())
     for start in range(0, len(different), _BATCH):
         yield different[start : start + _BATCH]
 
