@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.journal.minutes import MINUTE, MOST_SAMPLED, EndedAttempts, QueueDepth, start_of
 from jobq.journal.notes import MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, time_key
@@ -163,7 +164,8 @@ async def an_observer_notes_each_minute_once(bench: Bench) -> None:
     """Of several the first; the minutes that were not looked at are gaps, and who has the next turn counts ends."""
     notes = _of(bench)
     await bench.pushed(3)
-    observers = [Observer(notes, clock=bench.clock) for _ in range(3)]
+    clock = _Unhurried(bench.clock)
+    observers = [Observer(notes, clock=clock) for _ in range(3)]
     for number, observer in enumerate(observers):
         await observer.step(replace(_PRESENCE, holder=f"host:{number}"))
     (depth,) = await notes.page(NoteKind.DEPTH, "", 10)
@@ -214,6 +216,20 @@ async def counting_is_by_state_of_now(bench: Bench) -> None:
     await delivery.settle(Requeue(task.counters, NOW))
     line = await notes.line()
     assert (line.counts[TaskState.SCHEDULED].number, line.counts[TaskState.READY].number) == (2, 1)
+
+
+class _Unhurried(SystemClock):
+    """Of which no time goes by while something is done: on a slow machine a turn would leave some to the next."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def boottime(self) -> float:
+        return 1000.0
+
+    def wall(self) -> float:
+        return self._clock.wall()
 
 
 def _of(bench: Bench) -> Observations:
