@@ -28,7 +28,7 @@ def test_what_came_of_a_change_is_told_for_a_moment_and_to_nobody_else(monkeypat
     assert site._told(viewer, QueryParams({**query, "at": "soon"})) == ""
     assert site._told(None, query) == ""
     later = time.time() + 20
-    monkeypatch.setattr(site.time, "time", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later)
     assert site._told(viewer, query) == "", "a page that is loaded again repeats nothing"
 
 
