@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from jobq.backend import Backend, Delivery, Prepares
+from jobq.backend import Backend, Delivery, Prepares, PutsOff
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
@@ -258,6 +258,7 @@ class Worker:
                     continue
                 since = Moment.of(self._clock)  # rule 1: before the request that grants the leases
                 deliveries = await receiving.receive(supervisor.lease, self._empty.wait())
+                self._expect_what_was_put_off()
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 self._say_started(supervisor)
@@ -281,6 +282,12 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
             if self._attempts or was_asked:
                 await self._see_to_the_end()
+
+    def _expect_what_was_put_off(self) -> None:
+        """Wait for what the queue has put off: one where a service is away is not worked off."""
+        if isinstance(self._backend, PutsOff):
+            for task_id, seconds in self._backend.take_put_off().items():
+                self._empty.expect(task_id, seconds)
 
     def _say_started(self, supervisor: Supervisor) -> None:
         """Say so once the queue has answered: one that is missing ends a worker that has never started."""
