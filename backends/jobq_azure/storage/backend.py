@@ -12,6 +12,7 @@ from typing import Final, Self
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import (
+    AnswerLost,
     BackendUnavailable,
     ConfigurationError,
     JobqError,
@@ -220,7 +221,9 @@ class StorageQueueBackend:
             elif isinstance(error, ServiceFailed):
                 self._polling.failed(count)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
-            raise BackendUnavailable(str(error)) from None
+            # One that answers so may do it for one message, again and again: nobody is to wait for that.
+            has_answered = isinstance(error, Unreadable | ServiceFailed)
+            raise (BackendUnavailable if has_answered else AnswerLost)(str(error)) from None
         return deliveries
 
     async def _granted(self, count: int, seconds: int) -> "list[StorageDelivery | None]":

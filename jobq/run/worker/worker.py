@@ -32,7 +32,7 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
-from jobq.run.worker.empty_queue import EmptyQueue
+from jobq.run.worker.empty_queue import UNKNOWN_ID, EmptyQueue
 from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
@@ -152,7 +152,7 @@ class Worker:
         supervisor.check()
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
-            self._empty.expect("", supervisor.lease.total_seconds())
+            self._empty.expect(UNKNOWN_ID, supervisor.lease.total_seconds())
         presence = PresenceReports(self._backend, self._clock, self._looked_at)
         try:
             async with asyncio.TaskGroup() as group:
@@ -250,6 +250,7 @@ class Worker:
             attempts=self._attempts,
             expected_until=lambda: self._empty.expected_until,
             chance=self._host.chance,
+            on_lost=self._empty.doubt,
             outage=supervisor.outage,
         )
         try:
