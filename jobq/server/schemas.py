@@ -317,7 +317,7 @@ class SettleRequest(Body):
 
 
 class Ids(Body):
-    """Which dead letters."""
+    """Which tasks, or dead letters."""
 
     ids: Annotated[list[Id], Field(max_length=MAX_TASKS)]
 
