@@ -41,7 +41,15 @@ class MemoryObservations:
         ran = (max(0.0, each.ended - each.started) for each in islice(found, MOST_SAMPLED) if each.started is not None)
         return EndedAttempts.of(Counter(str(each.outcome) for each in found), ran)
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self,
+        kind: NoteKind,
+        key: str,
+        value: str,
+        *,
+        replaces: bool,
+        seconds: float | None = None,  # noqa: ARG002 - it waits for nobody
+    ) -> Written:
         """Keep a note."""
         checked_note(key, value)
         now = self._router.clock.wall()

@@ -33,9 +33,11 @@ class Counting(MemoryObservations):
         if len(self.calls) == self.fails_at:
             raise BackendUnavailable("killed here")
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
+    ) -> Written:
         self._count("put")
-        return await super().put(kind, key, value, replaces=replaces)
+        return await super().put(kind, key, value, replaces=replaces, seconds=seconds)
 
     async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         self._count("page")
