@@ -37,6 +37,7 @@ DATABASE: Final = Capabilities(
     priorities=True,
     named_leases=True,
     pauses=True,
+    hastens=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
 from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
 from jobq.formats import strict_json
@@ -206,6 +206,10 @@ class HttpBackend:
         """Return the mark that the last claim has met: a token that may claim need not be one that may count."""
         return self._paused
 
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Have the service let tasks that are put off be due now."""
+        return [Hastened(each) for each in await self._tend("/hasten", ids, "hastened")]
+
     async def clear(self) -> int:
         """Delete what waits or is leased."""
         return (await clear_in_steps(self)).deleted
@@ -240,11 +244,11 @@ class HttpBackend:
         ]
         return found
 
-    async def _tend(self, verb: str, ids: Sequence[str]) -> list[str]:
+    async def _tend(self, verb: str, ids: Sequence[str], answered: str = "ids") -> list[str]:
         found: list[str] = []
         for start in range(0, len(ids), _MOST_TASKS):
             answer = await self._ask("POST", verb, {"ids": list(ids[start : start + _MOST_TASKS])})
-            found += answer["ids"]
+            found += answer[answered]
         return found
 
     async def _ask(

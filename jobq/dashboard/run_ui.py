@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import getpass
 import os
 import secrets
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +18,7 @@ from jobq.dashboard.site import ROOT, Site
 from jobq.dashboard.watching import watched
 from jobq.errors import ConfigurationError
 from jobq.journal.views import Views, views_of
+from jobq.pausing import this_user
 from jobq.server import run_server
 from jobq.server.backend_pool import BackendPool
 from jobq.server.run_server import Application, Front, ListenOptions
@@ -101,7 +100,7 @@ async def serve_ui(
         await places.open(makes_queue=False)
         tokens = TokenBook(places.root)
         scopes = (Scope.VIEW,) if is_read_only else tuple(Scope)
-        record, _ = new_token("ui", _user(), scopes, (ALL_QUEUES,))  # of which nobody has the secret
+        record, _ = new_token("ui", this_user(), scopes, (ALL_QUEUES,))  # of which nobody has the secret
         tokens.add(record)
         sessions = Sessions(tokens, secrets.token_bytes(32))  # this process's alone
         listener = run_server.bound(listening)
@@ -158,11 +157,3 @@ def forwarding_file(settings: Settings, link: str) -> Path:
             " JOBQ_HOME to a folder of yours, or open the link by hand (--no-open)"
         ) from None
     return Path(name)
-
-
-def _user() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's number without a name
-        name = str(os.getuid())
-    return f"{name}@{socket.gethostname()}"

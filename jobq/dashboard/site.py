@@ -228,6 +228,7 @@ def rendered(site: Site, viewer: Viewer | None, request: Request, page: WebPage)
         "viewer": viewer,
         "site": site,
         "query": request.query_params,
+        "capabilities": site.places.root.capabilities,
         "may": lambda scope: viewer is not None and viewer.may(Scope(scope), page.queue),
         **page.values,
     }

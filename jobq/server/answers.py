@@ -333,6 +333,12 @@ class JournalCanceled(Answer):
     canceled: list[str]
 
 
+class HastenAnswer(Answer):
+    """What became of each task, in order: due, waiting, running, ended or unknown."""
+
+    hastened: list[str]
+
+
 class QueueNames(Answer):
     """All queues of the place that is served, as far as the token may see them."""
 
