@@ -68,7 +68,7 @@ def lists_of(words: Sequence[str]) -> list[ArgumentList]:
         if in_step and not lists:
             raise InvalidLists(f"{mark} goes in step with a list before it, and there is none; write {mark[:-1]}")
         if mark in WORDS:
-            lists.append(ArgumentList(f"the list {len(lists) + 1}", tuple(values), in_step=in_step))
+            lists.append(ArgumentList(f"list {len(lists) + 1}", tuple(values), in_step=in_step))
         elif not values:
             raise InvalidLists(f"{mark} needs the name of a file; - is standard input")
         else:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -80,6 +81,7 @@ class LocalRun:
         self._handling = handling
         self.results = None if handling.results is None else ResultFolder(handling.results)
         self.halted_by: Halt | None = None
+        self._judged = Counter[type[Verdict]]()
         self._output: JobOutput | None = None
         self._stopping = Stopping()
         self._changed = asyncio.Event()
@@ -219,7 +221,6 @@ class LocalRun:
         self.failed += failed
         self.done += not failed
         self._changed.set()
-        self._halt()
         if self._joblog is not None or (failed and len(self.failures) < LISTED):
             finished = Finished.of(delivery, report, failed=failed, line=self._line(delivery.id), now=time.time())
             if self._joblog is not None:
@@ -230,15 +231,18 @@ class LocalRun:
     def _judge(self, task: Task, attempt: int, outcome: Outcome, backoff: Backoff) -> Verdict:
         """Decide what becomes of a job, and write its results where that is its end, before it is settled."""
         verdict = verdict_of_caller(task, attempt, outcome, backoff)
+        if self._handling.halt is not None:
+            self._judged[type(verdict)] += 1
+            self._halt(self._handling.halt)  # before the next one starts in its slot
         if self.results is not None and isinstance(verdict, Complete | MoveToDeadLetters):
             number = self._line(task.id)
             self.results.conclude(task.id, folder_of(number, task.id), meta_of(task, attempt, number, outcome))
         return verdict
 
-    def _halt(self) -> None:
-        halt = self._handling.halt
+    def _halt(self, halt: "Halt") -> None:
         total = self._left_at_start + (self._feed.queued if self._feed else 0) if self.input_is_queued else None
-        if halt is None or self.halted_by is not None or not halt.is_reached(self.done, self.failed, total):
+        done, failed = self._judged[Complete], self._judged[MoveToDeadLetters]
+        if self.halted_by is not None or not halt.is_reached(done, failed, total):
             return
         self.halted_by = halt
         if halt.when == "now":

@@ -70,7 +70,7 @@ class ResultFolder:
             name: of its folder.
         """
         folder = self._path / name
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # none was there; or nothing can be written there, which its files will find
             (folder / META).unlink()
         self._begun[id_] = _Begun(LogFile(folder / "stdout"), LogFile(folder / "stderr"))
 

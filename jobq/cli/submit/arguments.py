@@ -99,7 +99,6 @@ async def show_all(jobs: "ArgumentInput", options: "TaskOptions", *, as_json: bo
         as_json: print an object for each.
     """
     from jobq.cli.display.format_task import as_shell  # noqa: PLC0415 - most runs show nothing
-
     from jobq.submit.argument_template import SLOT_PLACES, with_slot  # noqa: PLC0415 - as above
 
     async for task in jobs.tasks(options):
