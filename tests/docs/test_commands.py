@@ -29,6 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     {"README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))}
     - {"docs/batches.md"}  # tests/cli/test_batches_page.py runs it, with its programs
+    - {"docs/from-parallel.md"}  # tests/cli/localrun/test_parallel_examples.py does
 )
 SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of the examples
 

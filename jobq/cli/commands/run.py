@@ -69,7 +69,11 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 
 _SHORT: Final = {
     "keep_order": "-k", "group": "--group", "bar": "--bar", "eta": "--eta", "num_workers": "-n", "jobs": "-j",
+    "results": "--results",
 }  # fmt: skip
+_EXCLUSIVE: Final = (
+    ("keep_order", "group"), ("keep_order", "results"), ("group", "results"), ("bar", "eta"), ("num_workers", "jobs"),
+)  # fmt: skip
 _FROM_WHERE: Final = "commands come from a FILE or a pipe, as in: echo 'echo hello' | jobq run"
 
 
@@ -105,7 +109,11 @@ class _RunCommand(ProgramCommand):
 @click.option("-j", "--jobs", metavar="JOBS", help="As -n; or +0 for one on each processor, 50% for half of that.")
 @click.option("-k", "--keep-order", is_flag=True, help="Print what jobs print in the order of the input.")
 @click.option("--group", is_flag=True, help="Print what a job prints together, once it has ended.")
-@click.option("--results", metavar="DIR", help="Keep what each job prints: DIR/NUMBER/stdout, stderr and meta.json.")
+@click.option(
+    "--results",
+    metavar="DIR",
+    help="Print nothing; write DIR/NUMBER/stdout and stderr, and meta.json, which says how the job ended.",
+)
 @click.option(
     "--halt", metavar="WHEN,WHY=N", default="never",
     help="End early: soon or now, at fail=N, success=N or done=N; N may be a percentage. Default: never.",
@@ -196,7 +204,7 @@ def run(
         joblog=joblog,
         again=shlex.join(again),
         handling=handling,
-        echo="nowhere" if settings.quiet_output else "stderr" if as_json else "stdout",
+        echo="nowhere" if settings.quiet_output or handling.results else "stderr" if as_json else "stdout",
     )
     work = one.work(resume=resume, resume_failed=resume_failed, as_json=as_json)
     return run_async(work, settings.event_loop)
@@ -216,7 +224,7 @@ def _check(
         raise click.UsageError(f"{given} needs --queue-file, the file that the interrupted run was given")
     if resume and options["keep_order"]:
         raise click.UsageError("-k prints in the order of all the input, of which --resume runs a part; use --results")
-    for one, other in (("keep_order", "group"), ("bar", "eta"), ("num_workers", "jobs")):
+    for one, other in _EXCLUSIVE:
         if options[one] and options[other]:
             raise click.UsageError(f"{_SHORT[one]} and {_SHORT[other]} exclude each other")
 

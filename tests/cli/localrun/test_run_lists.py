@@ -18,7 +18,7 @@ SHOW = ("printf", "%s\\0")  # the program, not the shell's own
 def shown(jobq: Jobq, *arguments: str | bytes, stdin: str | bytes = b"") -> list[list[str]]:
     """Return what the program found as its arguments, in the order of the jobs."""
     shutil.rmtree(jobq.folder / "out", ignore_errors=True)
-    jobq("run", "--quiet-output", "--results", "out", *arguments, stdin=stdin)
+    jobq("run", "--results", "out", *arguments, stdin=stdin)
     count = len(list((jobq.folder / "out").iterdir()))
     outputs = [(jobq.folder / f"out/{number}/stdout").read_bytes().decode() for number in range(1, count + 1)]
     return [output.split("\0")[:-1] for output in outputs]
