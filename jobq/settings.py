@@ -26,6 +26,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_CALLBACK_SOCKET",
         "JOBQ_TASK_SOCKET",
         "JOBQ_WORKER_ID",
+        "JOBQ_SLOT",
     }
 )
 STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them

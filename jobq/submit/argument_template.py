@@ -13,6 +13,7 @@ from jobq.submit.command_template import ArgvTemplate, InvalidTemplate, pieces_o
 
 PREFIX: Final = "ARG_"  # of the variables of a command for the shell
 SEQUENCE: Final = f"{PREFIX}SEQ"
+SLOT: Final = "JOBQ_SLOT"  # variable: the number of the slot that a job runs in, from 1
 SLOT_PLACES: Final = "ARG_SLOT_PLACES"  # variable of a task until its start: where {%} stood in its words
 _NUMBER_OF_JOB: Final = "#"
 _SLOT: Final = "%"
@@ -101,7 +102,7 @@ class ArgumentShell:
             count: how many arguments each job has at most; None = nobody knows.
         """
         if match := _IN_SHELL.search(self.text):
-            meant = {_NUMBER_OF_JOB: SEQUENCE, _SLOT: "JOBQ_SLOT"}.get(match[1], f"{PREFIX}{_place(match[1]) or 1}")
+            meant = {_NUMBER_OF_JOB: SEQUENCE, _SLOT: SLOT}.get(match[1], f"{PREFIX}{_place(match[1]) or 1}")
             raise InvalidTemplate(
                 f'{match[0]} is not filled in within a command for the shell: write "${meant}" there, with the double'
                 f" quotes; or give a program and its arguments after `--`, without -c, where {match[0]} is filled in."

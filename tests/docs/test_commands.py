@@ -133,6 +133,8 @@ class Reader:
         (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))
         (folder / "backup.sh").write_text("#!/bin/sh\necho backed up\n")
         (folder / "backup.sh").chmod(0o755)
+        (folder / "some.log").write_text("a line\n")
+        (folder / "simulate").symlink_to("/bin/echo")
         (folder / "files.txt").write_text("tasks.txt\ncommands.txt\n")
         with contextlib.closing(sqlite3.connect(folder / "users.db")) as database:
             database.executescript("CREATE TABLE users (id INTEGER, name TEXT); INSERT INTO users VALUES (1, 'A. B.')")

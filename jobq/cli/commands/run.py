@@ -54,7 +54,7 @@ _EXAMPLES: Final = (
     "jobq run -n 8 < commands.txt",
     "seq 100 | sed 's/^/echo line /' | jobq run -n 4 --joblog jobs.tsv",
     "jobq run -j 8 -- gzip -9 {} ::: *.log",
-    """jobq run -j +0 -c 'convert "$ARG_1" "${ARG_1%.*}.png"' ::: *.jpg""",
+    """jobq run -j +0 -c 'sort "$ARG_1" > "${ARG_1%.*}.sorted"' ::: *.txt""",
     "find . -name '*.iso' -print0 | jobq run -j 4 -k -0 -- sha256sum",
     "jobq run -j 8 --results out --halt soon,fail=10% -- ./simulate {1} {2} ::: 0.1 0.2 ::: 1 2 3",
     "jobq run -n 8 --grid lr=0.1,0.01 --grid seed=01..05 -- python train.py --lr={lr} --seed {seed}",

@@ -4,17 +4,15 @@ import heapq
 import itertools
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from jobq.backend import Delivery
 from jobq.cli.localrun.result_folder import ResultFolder
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
 from jobq.run.process.spawner import Deadline
-from jobq.submit.argument_template import SLOT_PLACES, with_slot
+from jobq.submit.argument_template import SLOT, SLOT_PLACES, with_slot
 from jobq.task import Outcome, Task
-
-SLOT: Final = "JOBQ_SLOT"  # variable: the number of the slot that a job runs in, from 1
 
 
 class JobRunner:
