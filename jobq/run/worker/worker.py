@@ -39,6 +39,7 @@ from jobq.run.worker.preemption import PreemptionWatch
 from jobq.run.worker.presence_reports import PresenceReports, WorkerLook
 from jobq.run.worker.receive import Receiving
 from jobq.run.worker.signals import SignalHeard, heard_by
+from jobq.run.worker.start_gate import LOOK_SECONDS, StartGate
 from jobq.run.worker.worker_report import ReportCounter, WorkerReport
 from jobq.settings import Settings
 from jobq.settlement import Release, Requeue
@@ -65,6 +66,8 @@ class Worker:
         on_report: called with what became of each delivery, once that is settled; must not block.
         sampler: measures what commands use.
         host: the machine that it runs on.
+        gate: holds new tasks back; as the settings say by default.
+        sinks: take the whole output of each attempt; where the settings say by default.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class Worker:
         on_report: Callable[[Delivery, DeliveryReport], None] = lambda _delivery, _report: None,
         sampler: UsageSampler | None = None,
         host: WorkerHost | None = None,
+        gate: StartGate | None = None,
+        sinks: Sinks | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -97,7 +102,10 @@ class Worker:
         self._folder = self._host.task_folder()
         self._line = self._host.task_line(self._folder)
         self._archives: Archives | None = None
-        self._sinks: Sinks = lambda _id, _attempt: nowhere()
+        self._gate = gate or StartGate.of(settings)
+        self._held_back = False
+        self._own_sinks = sinks
+        self._sinks: Sinks = sinks or (lambda _id, _attempt: nowhere())
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -130,7 +138,9 @@ class Worker:
                 self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
-            if self._own_runner is None:  # left before the signals are: a stop is heard while logs are sent
+            if (
+                self._own_runner is None and self._own_sinks is None
+            ):  # left before the signals are: a stop is heard while logs are sent
                 self._sinks = await stack.enter_async_context(
                     sinks_of(self._backend.name, self._settings, self._patience_for_logs)
                 )
@@ -246,7 +256,7 @@ class Worker:
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
-            free=lambda: int(min(self._free, self._left)),
+            free=lambda: int(min(self._free, self._left, self._gate.most_at_once or math.inf)),
             attempts=self._attempts,
             expected_until=lambda: self._empty.expected_until,
             chance=self._host.chance,
@@ -326,9 +336,20 @@ class Worker:
         elif not self._free:
             self._slot_freed.clear()
             await self._or_stop(self._slot_freed.future())
+        elif why := self._gate.closed_by():
+            self._say_held_back(why)
+            self._breaker.queue_is_empty(empty=True)  # as above
+            await self._or_stop(self._clock.sleep_until(self._clock.boottime() + LOOK_SECONDS))
         else:
+            self._held_back = False
             return False
         return True
+
+    def _say_held_back(self, why: str) -> None:
+        """Say so once each time, louder where nothing runs at all."""
+        if not self._held_back:
+            self._held_back = True
+            self._emit("worker.held_back", logging.INFO if self._attempts else logging.WARNING, detail=why)
 
     async def _see_to_the_end(self) -> None:
         self._emit(
