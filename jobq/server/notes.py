@@ -4,6 +4,7 @@ What somebody has changed is named after his token, whatever the request says, a
 of a place is worth what its services keep of it.
 """
 
+import re
 import time
 from dataclasses import replace
 from typing import Any, Final
@@ -21,7 +22,7 @@ from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 from jobq.server.views import is_own, shown_note
 
-_FEW: Final = 20  # notes whose keys begin as one does, but for its last character
+_OF_CHANGE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-z]{0,40}")  # as `jobq.journal.changes.new_change_key` makes them
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/notes")
 
 
@@ -42,6 +43,8 @@ async def put(call: RequestCall) -> Reply:
         return 202, {"at": time.time(), "is_kept": False}
     value = body.value
     if kind is NoteKind.CHANGE:
+        if not _OF_CHANGE.fullmatch(body.key):
+            raise RequestRefused(400, "malformed_request", "key: this is none of a change")
         await _check_is_own(call, notes, body.key)
         value = _of_caller(call, value)
     found = await notes.put(kind, body.key, value, replaces=body.replaces)
@@ -52,8 +55,9 @@ async def _check_is_own(call: RequestCall, notes: Observations, key: str) -> Non
     """Raise RequestRefused (403) where the note of somebody else stands there, as far as the caller is no admin."""
     if call.may(Scope.ADMIN, call.queue):
         return
-    near = await notes.page(NoteKind.CHANGE, key[:-1], _FEW)
-    if any(note.key == key and not is_own(call, note.value) for note in near) or len(near) == _FEW:
+    just_before = f"{key[:-1]}{chr(ord(key[-1]) - 1)}~"  # no key of a change lies between
+    found = await notes.page(NoteKind.CHANGE, just_before, 1)
+    if found and found[0].key == key and not is_own(call, found[0].value):
         raise RequestRefused(403, "forbidden", "this is the note of somebody else")
 
 

@@ -4,6 +4,7 @@ All but the list of queues are in one table: which scope a verb wants, what is a
 a POST, since what it asks for is no part of an address, and changes nothing.
 """
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -78,7 +79,7 @@ async def _leases(call: RequestCall, views: Views, body: view_schemas.LeasesLook
         return await views.leases(call.queue, body.prefix, body.after, limit, budget=_budget(body))
 
     found = await page(body.limit)
-    fits = _fitting([len(each.cursor or "") + len(each.confirmation or "") for each in found.rows])
+    fits = _fitting([len(json.dumps(fields_of(each))) for each in found.rows])
     return fields_of(found if fits >= len(found.rows) else await page(fits))
 
 
