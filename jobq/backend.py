@@ -11,7 +11,7 @@ What every verb may raise, beside what its own docstring names:
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
@@ -281,6 +281,15 @@ class Prepares(Protocol):
 
     async def prepare(self) -> None:
         """Make what is missing, or warn with what to do about it; raises nothing for what can wait."""
+        ...
+
+
+@runtime_checkable
+class PutsOff(Protocol):
+    """A backend that puts back for later what it has received and cannot hand out now, since a service is away."""
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id."""
         ...
 
 

@@ -25,6 +25,7 @@ _PHRASES: Final = {
     "queue.paused": "waits: the queue is paused",
     "queue.resumed": "goes on: the queue is paused no more",
     "worker.receive_failed": "cannot receive tasks",
+    "worker.held_back": "starts nothing new for now",
     "worker.breaker_tripped": "too many failures in a row, so the worker ends",
     "task.leased": "is leased",
     "task.output": "wrote a line",
