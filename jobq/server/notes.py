@@ -15,7 +15,7 @@ from jobq.journal.notes import NoteKind
 from jobq.journal.observations import Observations, observations_of
 from jobq.journal.observing import CHANGES_KEPT
 from jobq.journal.view_wire import fields_of
-from jobq.server import answers, view_schemas
+from jobq.server import answers, view_answers, view_schemas
 from jobq.server.endpoint import Endpoints, Reply
 from jobq.server.error_responses import RequestRefused
 from jobq.server.request import RequestCall
@@ -31,7 +31,7 @@ async def _notes(call: RequestCall) -> Observations | None:
     return observations_of(await call.backend())
 
 
-@ENDPOINTS.add("POST", "/put", None, body=view_schemas.NotePut, answers={202: answers.NoteKept})
+@ENDPOINTS.add("POST", "/put", None, body=view_schemas.NotePut, answers={202: view_answers.NoteKept})
 async def put(call: RequestCall) -> Reply:
     """Keep a note; of who has changed something with the scope operate, else with lease."""
     body: view_schemas.NotePut = call.body
@@ -70,7 +70,7 @@ def _of_caller(call: RequestCall, value: str) -> str:
 
 
 @ENDPOINTS.add(
-    "POST", "/page", Scope.LEASE, body=view_schemas.NotesPage, answers={200: answers.NotesShown}, changes=False
+    "POST", "/page", Scope.LEASE, body=view_schemas.NotesPage, answers={200: view_answers.NotesShown}, changes=False
 )
 async def page(call: RequestCall) -> Reply:
     """Show a page of notes, to who keeps them."""
@@ -93,7 +93,7 @@ async def drop(call: RequestCall) -> Reply:
 
 
 @ENDPOINTS.add(
-    "POST", "/ended", Scope.LEASE, body=view_schemas.EndedLook, answers={200: answers.EndsCounted}, changes=False
+    "POST", "/ended", Scope.LEASE, body=view_schemas.EndedLook, answers={200: view_answers.EndsCounted}, changes=False
 )
 async def ended(call: RequestCall) -> Reply:
     """Count the attempts that ended within a time."""
@@ -103,7 +103,7 @@ async def ended(call: RequestCall) -> Reply:
 
 
 @ENDPOINTS.add(
-    "POST", "/line", Scope.LEASE, body=view_schemas.LineLook, answers={200: answers.QueueLineShown}, changes=False
+    "POST", "/line", Scope.LEASE, body=view_schemas.LineLook, answers={200: view_answers.QueueLineShown}, changes=False
 )
 async def line(call: RequestCall) -> Reply:
     """Show the queue's counts, as its views do."""

@@ -20,7 +20,7 @@ from jobq.journal.view_wire import fields_of, filter_of
 from jobq.journal.views import QueueLine, ViewPage, Views
 from jobq.lease.store import LeaseRecord
 from jobq.servable import PAGE_BYTES
-from jobq.server import answers, view_schemas
+from jobq.server import answers, view_answers, view_schemas
 from jobq.server.endpoint import Endpoint, Endpoints, Reply
 from jobq.server.request import RequestCall
 from jobq.server.tokens import ALL_QUEUES, Scope
@@ -97,32 +97,48 @@ async def _notes(call: RequestCall, views: Views, body: view_schemas.NotesLook) 
 
 VERBS: Final = {
     "queue": ViewVerb(
-        Scope.WATCH, view_schemas.QueueLook, _queue, answers.QueueLineShown, "Show its counts, and what ended lately."
+        Scope.WATCH,
+        view_schemas.QueueLook,
+        _queue,
+        view_answers.QueueLineShown,
+        "Show its counts, and what ended lately.",
     ),
     "tasks": ViewVerb(
-        Scope.VIEW, view_schemas.TasksLook, _tasks, answers.RowsPage, "Show a page of its tasks, by state and filter."
+        Scope.VIEW,
+        view_schemas.TasksLook,
+        _tasks,
+        view_answers.RowsPage,
+        "Show a page of its tasks, by state and filter.",
     ),
     "count": ViewVerb(
-        Scope.WATCH, view_schemas.CountLook, _count, answers.TasksCounted, "Count tasks, up to a number."
+        Scope.WATCH, view_schemas.CountLook, _count, view_answers.TasksCounted, "Count tasks, up to a number."
     ),
     "task": ViewVerb(
-        Scope.VIEW, view_schemas.TaskLook, _task, answers.OneTask, "Show one task, with its attempts; null = unknown."
+        Scope.VIEW,
+        view_schemas.TaskLook,
+        _task,
+        view_answers.OneTask,
+        "Show one task, with its attempts; null = unknown.",
     ),
     "output": ViewVerb(
         Scope.VIEW, view_schemas.OutputLook, _output, answers.JournalOutput, "Show the end of an attempt's output."
     ),
     "leases": ViewVerb(
-        Scope.VIEW, view_schemas.LeasesLook, _leases, answers.RowsPage, "Show a page of named leases, with cursors."
+        Scope.VIEW,
+        view_schemas.LeasesLook,
+        _leases,
+        view_answers.RowsPage,
+        "Show a page of named leases, with cursors.",
     ),
     "dead_groups": ViewVerb(
         Scope.VIEW,
         view_schemas.GroupsLook,
         _dead_groups,
-        answers.LetterGroups,
+        view_answers.LetterGroups,
         "Show what dead letters have in common.",
     ),
     "notes": ViewVerb(
-        Scope.WATCH, view_schemas.NotesLook, _notes, answers.NotesShown, "Show a page of what was noted of it."
+        Scope.WATCH, view_schemas.NotesLook, _notes, view_answers.NotesShown, "Show a page of what was noted of it."
     ),
 }
 
@@ -150,7 +166,7 @@ ENDPOINTS.extend(
     "/views/queues",
     None,
     body=view_schemas.QueuesLook,
-    answers={200: answers.QueueLines},
+    answers={200: view_answers.QueueLines},
     has_queue=False,
     changes=False,
 )

@@ -162,6 +162,7 @@ def test_what_is_done_is_noted_by_the_service_after_the_token(service: Dashboard
         fields = {"form": form, "action": "retry", "back": "/ui/q/demo/tasks?state=dead"}
         for path in ("act-all", "do-all"):
             assert ui.here.ask("POST", f"/ui/q/demo/{path}", cookie=ui.cookie, fields=fields).status in (403, 404)
+        assert "begun in the service's own dashboard" in ui.page("/actions")
         audit = ui.page("/q/demo/audit")
         assert "done: 1 canceled" in audit
 
