@@ -200,7 +200,7 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                was_replaced = await self._notebook.was_replaced(inner, origin_of(inner))
+                was_replaced = await self._was_replaced(inner)
             if was_replaced:
                 seen_to.append(inner)
                 await self._end_original(inner)
@@ -215,6 +215,10 @@ class JournaledQueue:
         _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
         self._put_off_later(inner, since)
         return None
+
+    async def _was_replaced(self, inner: Delivery) -> bool:
+        """Return whether a message was sent in place of that of a delivery; see `Notebook.was_replaced`."""
+        return await self._notebook.was_replaced(inner, origin_of(inner))
 
     def _put_off_later(self, inner: Delivery, since: float) -> None:
         putting = asyncio.ensure_future(self._put_off(inner, since))
