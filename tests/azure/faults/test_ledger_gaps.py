@@ -7,6 +7,7 @@ every acknowledged id has run and has ended once in the counts, the end is told 
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,7 +24,11 @@ from tests.azure.emulator import Azurite
 from tests.azure.faults.gaps import NAME, PLAN, Cut, Given, Life, counted, in_each_gap
 from tests.azure.ledger.sites import SERVICES
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    # The SDK of Service Bus drops what it had open when a connection is cut; see `tests.service_bus.leftovers`.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 # Of each test some of the gaps; all of them in `make soak`.
@@ -152,22 +157,24 @@ async def test_finish_by_the_next_who_looks(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(1)
         await life.healthy.batches.seal(NAME)
-        await life.run_some()
 
     async def act(life: Life, process: LedgerQueue, _: Cut) -> None:
-        for delivery in await process.receive(2, life.lease, life.lease):
-            life.runs[delivery.id] += 1
-            await delivery.settle(Complete(DONE))
+        for _turn in range(2):  # the task, and what is run at the end
+            for delivery in await process.receive(2, life.lease, life.lease):
+                life.runs[delivery.id] += 1
+                await delivery.settle(Complete(DONE))
 
     async def after(life: Life, _process: LedgerQueue, _: Cut) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while not life.runs[f"jobq.then.{NAME}.1"] or not life.runs[f"jobq.then.{NAME}:1.1"]:
-                await life.run_some()
+                with suppress(BackendUnavailable):  # of a busy emulator
+                    await life.run_some()
+                    await life.healthy.batches.find(NAME)
         found = await life.healthy.batches.find(NAME)
         assert found.state is BatchState.FINISHED
-        assert found.total == 1
+        assert await life.counts() == counted(succeeded=1)
 
-    await in_each_gap(given, before, act, after, least=4)
+    await in_each_gap(given, before, act, after, least=20)
 
 
 async def test_redrive_is_cut_and_repeated(given: Given) -> None:
