@@ -156,7 +156,7 @@ def id_in(held: MessageFormat) -> str:
 
 def batch_in(held: MessageFormat) -> str | None:
     """Return the batch of the task; None = it is of none, or run at the end of one."""
-    return batch_of_book(ledger_in(held.body))
+    return batch_of_book(ledger_in(held.body)) or None
 
 
 def cut(description: str) -> str:
