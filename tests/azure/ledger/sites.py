@@ -1,7 +1,7 @@
 """Where a ledger is kept beside a queue: a Storage Queue of Azurite, or a Service Bus; what tests ask of either."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ from jobq_azure.service_bus.options import Options
 from jobq_azure.table_journal import location
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal.journal_stage import journaled
-from tests.azure.stage import Stage, staged
+from tests.azure.stage import SHORT, Stage, staged
 from tests.command_line import Ended
 from tests.sb import stage as sb
 from tests.service_bus.leftovers import collected
@@ -38,6 +38,7 @@ class Site(Protocol):
         proxies: before its services; the first is the queue's.
         tables: the one before its table.
         lease: to ask for; short enough to be waited for.
+        short: the settings of workers that have such a lease.
         folder: HOME of command lines.
     """
 
@@ -45,6 +46,7 @@ class Site(Protocol):
     proxies: Sequence[HttpProxy]
     tables: HttpProxy
     lease: timedelta
+    short: Mapping[str, str]
     folder: Path
 
     async def ledgered(self, *, behind: bool = False) -> LedgerQueue:
@@ -77,6 +79,7 @@ class StorageSite:
         self.proxies: Sequence[HttpProxy] = (stage.proxy, stage.tables, stage.blobs)
         self.tables = stage.tables
         self.lease = timedelta(seconds=2)
+        self.short: Mapping[str, str] = SHORT
 
     async def ledgered(self, *, behind: bool = False) -> LedgerQueue:
         found = await journaled(self.stage, behind=behind)
@@ -109,6 +112,7 @@ class BusSite:
         self.queue, self.folder = self.stage.name, self.stage.folder
         self.proxies: Sequence[HttpProxy] = (self.stage.proxy, self.tables)
         self.lease = timedelta(seconds=4)
+        self.short: Mapping[str, str] = sb.SHORT
 
     async def ledgered(self, *, behind: bool = False) -> LedgerQueue:
         emulator = self.stage.emulator
