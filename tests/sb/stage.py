@@ -32,6 +32,20 @@ LOCK_SECONDS: Final = 60.0  # on virtual time; requests, which take real time, h
 _REAL_LOCK_SECONDS: Final = 5.0  # where its end is waited for
 SHORT: Final = {"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off", "JOBQ_LOG_FORMAT": "json"}
 
+# Every contested behaviour of the service, the other way than the emulator has it by default.
+OTHER_WAY: Final = Fidelity(
+    locks_survive_disconnect=False,
+    expired_lock_settles=True,
+    activation_renumbers=False,
+    rest_missing_entity_status=404,
+    rest_lost_lock_status=410,
+    rest_too_large_status=413,
+    rest_throttled_status=503,
+    rest_renew_returns_properties=True,
+    rest_first_delivery_count=0,
+    refuses_long_dead_letter_text=False,
+)
+
 ended = partial(command_line.ended, secret=ROOT_KEY)
 
 

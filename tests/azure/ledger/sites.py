@@ -13,6 +13,7 @@ from jobq.spec import parse
 from jobq.task import new_id
 from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.service_bus.faults import Faults
+from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
@@ -147,7 +148,9 @@ class BusSite:
 
 
 @asynccontextmanager
-async def sited(service: Service, azurite: Azurite, folder: Path, *, window: bool = True) -> AsyncIterator[Site]:
+async def sited(
+    service: Service, azurite: Azurite, folder: Path, *, window: bool = True, fidelity: Fidelity | None = None
+) -> AsyncIterator[Site]:
     """Make a queue that keeps a ledger.
 
     Args:
@@ -155,6 +158,7 @@ async def sited(service: Service, azurite: Azurite, folder: Path, *, window: boo
         azurite: keeps the table.
         folder: HOME of command lines.
         window: whether a Service Bus drops messages of a name that it knows.
+        fidelity: of its emulator.
     """
     if service == "storage-queue":
         async with staged(azurite, folder, poll_max=0.2) as stage:
@@ -164,5 +168,5 @@ async def sited(service: Service, azurite: Azurite, folder: Path, *, window: boo
     async with AsyncExitStack() as stack:
         stack.enter_context(collected())
         tables = await stack.enter_async_context(HttpProxy(azurite.table_port))
-        bus = await stack.enter_async_context(sb.staged(folder, name=name, dedup_window=seconds))
+        bus = await stack.enter_async_context(sb.staged(folder, fidelity, name=name, dedup_window=seconds))
         yield BusSite(bus, azurite, tables)
