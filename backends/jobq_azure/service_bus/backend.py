@@ -23,6 +23,7 @@ from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
+from jobq_azure.service_bus.kept_letters import KeptLetters
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, root_of
 from jobq_azure.service_bus.message_receiver import MessageReceiver
@@ -91,7 +92,7 @@ class ServiceBusBackend:
         self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
-        self._keeps_ledger = False
+        self._kept = KeptLetters()
         self._connected: Amqp | None = None
         self._admin: Admin
         self._wire: RestClient
@@ -137,7 +138,7 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = RestClient(self._namespace, self.name)
-            self._dead = ServiceBusDeadLetters(self._amqp, self._wire)
+            self._dead = ServiceBusDeadLetters(self._amqp, self._wire, self._kept)
             self._polls = MessageReceiver(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
             await self._look()
             self._stack = stack.pop_all()
@@ -209,7 +210,7 @@ class ServiceBusBackend:
 
     def keep_ledger(self, ledger: LetterLedger) -> None:
         """Hand out tasks of batches, too, once entered: whoever calls this claims each in a ledger before it starts."""
-        self._keeps_ledger, self._dead.ledger = True, ledger
+        self._kept.ledger = ledger
 
     def check_room(self, task: Task) -> None:
         """Raise MalformedTask for a task that could not be pushed for its size."""
@@ -245,7 +246,7 @@ class ServiceBusBackend:
 
     def _is_ready(self, delivery: ServiceBusDelivery) -> bool:
         """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
-        if self._keeps_ledger or not delivery.message_ledger:
+        if self._kept.ledger is not None or not delivery.message_ledger:
             return True
         _log.warning("%s: task %s is put back, for it %s", self._place, delivery.id, NEEDED)
         putting = asyncio.ensure_future(self._put_off(delivery))

@@ -12,23 +12,20 @@ from uuid import UUID
 from jobq.backend import DeadLetter
 from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import Buried, LetterLedger, ledger_in, not_kept
+from jobq_azure.service_bus.kept_letters import KEPT_AT_ONCE, KeptLetters, Refused, by_keeper
 from jobq_azure.service_bus.letter_walk import Group, Origin, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
     DIED,
     ID,
-    NUMBER,
     ORIGIN,
     REDRIVEN,
-    ROOT,
     batch_in,
     copy_name,
     id_in,
     origin_of,
     redriven,
-    step_in,
     task_in,
 )
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES
@@ -39,11 +36,9 @@ if TYPE_CHECKING:
     from jobq_azure.service_bus.seen import Seen
 
 T = TypeVar("T")
-Refused = tuple[Group, JobqError]
 _AT_ONCE: Final = 200  # letters that one request locks, renews or settles
 _SENT_AT_ONCE: Final = 100
 _MOST_NAMED: Final = 3
-_KEPT_AT_ONCE: Final = 20  # tasks of batches: their ledger is asked of each while their locks last
 _MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
@@ -55,15 +50,13 @@ class ServiceBusDeadLetters:
     Args:
         amqp: the sub-queue.
         main: requests to the queue.
-
-    Attributes:
-        ledger: keeps the tasks of batches; None = nothing of those is put back or deleted.
+        kept: what a ledger keeps.
     """
 
-    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient) -> None:
+    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient, kept: KeptLetters) -> None:
         self._amqp = amqp
         self._main = main
-        self.ledger: LetterLedger | None = None
+        self._kept = kept
 
     async def letters(self, limit: int) -> list[DeadLetter]:
         """Return up to `limit` dead letters, oldest first."""
@@ -81,9 +74,9 @@ class ServiceBusDeadLetters:
             for some in _sendable(groups):
                 # The fence: another reader may have them by now.
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)
-                to_send, left_over = await self._told_of_redrive(ours, refused)
+                to_send, left_over = await self._kept.told_of_redrive(ours, refused)
                 ours = await self._sent(to_send, refused)
-                await self._tell_of_sent(ours)
+                await self._kept.tell_of_sent(ours)
                 ours += left_over
                 try:
                     await self._delete(ours)
@@ -98,53 +91,14 @@ class ServiceBusDeadLetters:
         """Delete dead letters."""
 
         async def delete(groups: Sequence[Group], refused: list[Refused]) -> AsyncIterator[list[Group]]:
-            others, kept = _by_keeper(groups)
+            others, kept = by_keeper(groups)
             yield await self._delete(others)
-            for start in range(0, len(kept), _KEPT_AT_ONCE):
-                some = kept[start : start + _KEPT_AT_ONCE]
+            for start in range(0, len(kept), KEPT_AT_ONCE):
+                some = kept[start : start + KEPT_AT_ONCE]
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)  # others may put them back
-                yield await self._delete(await self._told_of_purge(ours, refused))
+                yield await self._delete(await self._kept.told_of_purge(ours, refused))
 
         return await self._each(ids, delete)
-
-    async def _told_of_redrive(self, groups: list[Group], refused: list[Refused]) -> tuple[list[Group], list[Group]]:
-        """Tell the ledger what is being put back; return what is to be sent, and what is left over, by its word."""
-        to_send, left_over = list[Group](), list[Group]()
-        for group in groups:
-            book, id_ = ledger_in(group[0].body), id_in(group[0])
-            try:
-                epoch = _epoch_of_redriven(group[0]) if book else 0
-                if not book or await self._ledger(id_).redriving(book, id_, epoch, _buried(group[0])):
-                    to_send.append(group)
-                else:
-                    left_over.append(group)
-            except JobqError as error:
-                refused.append((group, error))
-        return to_send, left_over
-
-    async def _tell_of_sent(self, groups: Sequence[Group]) -> None:
-        for newest, *_ in groups:
-            if book := ledger_in(newest.body):
-                with contextlib.suppress(JobqError):  # whoever claims it notes as much
-                    id_ = id_in(newest)
-                    await self._ledger(id_).redriven(book, id_, _epoch_of_redriven(newest))
-
-    async def _told_of_purge(self, groups: Sequence[Group], refused: list[Refused]) -> list[Group]:
-        told = list[Group]()
-        for group in groups:
-            id_ = id_in(group[0])
-            try:
-                await self._ledger(id_).purging(ledger_in(group[0].body), id_, _buried(group[0]))
-            except JobqError as error:
-                refused.append((group, error))
-            else:
-                told.append(group)
-        return told
-
-    def _ledger(self, task_id: str) -> LetterLedger:
-        if self.ledger is None:
-            raise not_kept(task_id)
-        return self.ledger
 
     async def _sent(self, groups: list[Group], refused: list[Refused]) -> list[Group]:
         """Send them, in one request while the queue takes that; return those that were sent."""
@@ -252,31 +206,15 @@ def _refusal(refused: Sequence[Refused], done: list[str]) -> JobqError:
     return fault
 
 
-def _epoch_of_redriven(seen: "Seen") -> int:
-    return task_in(seen).epoch + 1
-
-
-def _buried(seen: "Seen") -> Buried:
-    return Buried(step_in(seen.body), seen.text(NUMBER), seen.text(ROOT))
-
-
 def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
     """Divide them by what fits into one request, and by who keeps them: a ledger is asked of each in its turn.
 
     One of bytes that are no text goes by itself.
     """
-    others, kept = _by_keeper(groups)
+    others, kept = by_keeper(groups)
     yield from _fitting(others)
-    for start in range(0, len(kept), _KEPT_AT_ONCE):
-        yield from _fitting(kept[start : start + _KEPT_AT_ONCE])
-
-
-def _by_keeper(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Return those of no ledger, and those that one keeps."""
-    found: tuple[list[Group], list[Group]] = [], []
-    for group in groups:
-        found[bool(ledger_in(group[0].body))].append(group)
-    return found
+    for start in range(0, len(kept), KEPT_AT_ONCE):
+        yield from _fitting(kept[start : start + KEPT_AT_ONCE])
 
 
 def _fitting(groups: Sequence[Group]) -> Iterator[list[Group]]:
