@@ -11,10 +11,12 @@ What every verb may raise, beside what its own docstring names:
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
+from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.pausing import Pause
@@ -53,6 +55,7 @@ class Capabilities:
         clears_leased: `clear` deletes leased tasks too; else those stay their workers'.
         named_leases: the backend is a `jobq.lease.store.KeepsLeases`.
         pauses: the backend is a `jobq.pausing.Pausable`.
+        hastens: the backend is a `Hastens`.
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         views: the backend is a `jobq.journal.views.KeepsViews`.
         knows_batch_ids: an id is known again within its batch, whatever is known in the queue (`deduplicates`): a push
@@ -86,6 +89,7 @@ class Capabilities:
     clears_leased: bool = True
     named_leases: bool = False
     pauses: bool = False
+    hastens: bool = False
     batches: bool = False
     views: bool = False
     knows_batch_ids: bool = False
@@ -281,6 +285,15 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class PutsOff(Protocol):
+    """A backend that puts back for later what it has received and cannot hand out now, since a service is away."""
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id."""
+        ...
+
+
+@runtime_checkable
 class SharesMachine(Protocol):
     """A backend whose workers are all on one machine, so that one can see that another is dead, and all that it ran.
 
@@ -313,6 +326,42 @@ class SharesMachine(Protocol):
             worker_ids: of those of which nothing lives any more, surely.
         """
         ...
+
+
+class Hastened(StrEnum):
+    """What became of the wish that one task run now."""
+
+    DUE = "due"  # it was put off, and is to be had now
+    WAITING = "waiting"  # it was to be had already
+    RUNNING = "running"  # a worker has it
+    ENDED = "ended"
+    UNKNOWN = "unknown"  # there is no such task
+
+
+@runtime_checkable
+class Hastens(Protocol):
+    """A backend in which a task that is put off, until a time or for a retry, can be made due."""
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let these tasks be due now, in the place that one pushed now would have; answer for each, in order.
+
+        What is not put off is not touched. Repeating it is safe; of many a call that fails may have hastened some.
+        """
+        ...
+
+
+def hastening(backend: object) -> Hastens:
+    """Return a backend that hastens.
+
+    Raises:
+        ConfigurationError: it does not; says what else there is.
+    """
+    if isinstance(backend, Hastens):
+        return backend
+    raise ConfigurationError(
+        "a task of this kind of queue cannot be hastened: its service alone decides when what is put off comes. Cancel"
+        " it, and push it anew"
+    )
 
 
 @runtime_checkable

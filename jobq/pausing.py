@@ -94,11 +94,16 @@ def mark_of(reason: str) -> Pause:
     """
     if len(reason) > MOST_CHARACTERS or not reason.isprintable():
         raise ConfigurationError(f"a reason has at most {MOST_CHARACTERS} characters, and they can be printed")
+    return Pause(at=time.time(), by=this_user(), reason=reason)
+
+
+def this_user() -> str:
+    """Return who runs this, for people: `ada@host`, of at most MOST_CHARACTERS."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's number without a name
         user = str(os.getuid())
-    return Pause(at=time.time(), by=f"{user}@{socket.gethostname()}"[:MOST_CHARACTERS], reason=reason)
+    return f"{user}@{socket.gethostname()}"[:MOST_CHARACTERS]
 
 
 def mark_field(mark: Pause | None) -> dict[str, dict[str, object]]:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from jobq.backend import Backend, DeadLetter, Peeked, QueueStats
+from jobq.backend import Backend, DeadLetter, Hastened, Peeked, QueueStats, hastening
 from jobq.errors import ConfigurationError
 from jobq.events import Event, Events
 from jobq.formats.arguments import checked_ids, checked_span
@@ -371,6 +371,14 @@ class Queue:
     async def resume(self) -> Pause | None:
         """Hand tasks out again; return the mark that was there, None where it was not paused."""
         return await pausable(self.backend).resume()
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let tasks that are put off, until a time or for a retry, be due now; say of each what it was, in order.
+
+        Raises:
+            ConfigurationError: queues of this service cannot.
+        """
+        return await hastening(self.backend).hasten(checked_ids(ids))
 
     async def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

@@ -37,6 +37,7 @@ DATABASE: Final = Capabilities(
     priorities=True,
     named_leases=True,
     pauses=True,
+    hastens=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )
@@ -96,6 +97,31 @@ class Document:
 
     value: bytes
     version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What who asks a service may do.
+
+    Attributes:
+        id, name: of his token; "-" = none is needed.
+        scopes: `jobq.server.tokens.Scope`, by name.
+        queues: on which queues; "*" = all.
+    """
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    queues: tuple[str, ...]
+
+
+@runtime_checkable
+class SaysRights(Protocol):
+    """A backend behind which somebody else decides what may be done."""
+
+    async def rights(self) -> Rights:
+        """Ask what may be done."""
+        ...
 
 
 @runtime_checkable

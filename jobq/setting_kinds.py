@@ -1,5 +1,7 @@
 """What kinds of values settings take, and what describes a setting beside its value."""
 
+import math
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -114,6 +116,19 @@ def _size(value: Any) -> int:
     return found
 
 
+def _load(value: Any) -> float:
+    try:
+        if isinstance(value, str) and value.endswith("%"):
+            found = float(value[:-1]) / 100 * len(os.sched_getaffinity(0))
+        else:
+            found = float(value)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise ValueError(f"{value!r:.100} is no load above 0, such as 7.5, or 80% of the processors")
+    return found
+
+
 def _memory_limit(value: Any) -> int:
     found = _size(value)
     if found < _LEAST_LIMIT_BYTES:
@@ -147,6 +162,7 @@ text: Final = SettingKind(checked_text, "a text")
 path: Final = SettingKind(Path, "a path")
 duration: Final = SettingKind(_duration, "a duration: 90s, 10m, 1h30m")
 size: Final = SettingKind(_size, "a size: 512M, 2G")
+load: Final = SettingKind(_load, "a number, or a percentage of the processors: 7.5, 80%")
 memory_limit: Final = SettingKind(_memory_limit, "a size: 512M, 2G")
 switch: Final = SettingKind(_switch, "on, off")
 words: Final = SettingKind(_words, "words, separated by commas")

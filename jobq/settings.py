@@ -26,6 +26,7 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_CALLBACK_SOCKET",
         "JOBQ_TASK_SOCKET",
         "JOBQ_WORKER_ID",
+        "JOBQ_SLOT",
     }
 )
 STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
@@ -113,6 +114,15 @@ class Settings(Checked):
         kinds.memory_limit,
         "What a task's whole process tree may use before it is killed. Callbacks inside the worker have none.",
         unset="no limit",
+    )
+    load: float | None = kinds.setting(
+        kinds.load,
+        "Start nothing new while the machine's load is above this: threads that want a processor, on average over the"
+        " last minute or now. What runs is not touched.",
+        unset="no limit",
+    )
+    memfree: int | None = kinds.setting(
+        kinds.size, "Start nothing new while less memory than this is free on the machine.", unset="no limit"
     )
     task_env: Literal["inherit", "clean"] = kinds.setting(
         kinds.one_of("inherit", "clean"), "Whether tasks inherit the worker's environment.", default="inherit"

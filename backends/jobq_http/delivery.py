@@ -20,6 +20,7 @@ _LONGEST_SECONDS: Final = 5.0
 # What a service of a version before says, which puts back by the task alone.
 _WANTS_TASK: Final = "task: Field required"
 _KNOWS_NO_DELAY: Final = "delay_seconds: Extra inputs"
+_KNOWS_NO_WAIT: Final = "waited_seconds: Extra inputs"
 _SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
@@ -109,10 +110,19 @@ class HttpDelivery(BaseDelivery):
         await self._send("requeue", {"task": task, "delay_seconds": _seconds(delay)}, record)
 
     async def _send(self, verb: str, fields: dict[str, Any], record: Record | None) -> None:
-        if record is not None:
-            fields["attempt"] = _attempt(record)
         item = {"verb": verb, "id": self.id, "receipt": self._receipt, **fields}
-        await self._settles.send(json.dumps(item).encode(), self._seconds)
+        attempt = None if record is None else _attempt(record)
+        try:
+            await self._send_item(item, attempt)
+        except JobqError as error:
+            if attempt is None or _KNOWS_NO_WAIT not in str(error):
+                raise
+            del attempt["waited_seconds"]
+            await self._send_item(item, attempt)
+
+    async def _send_item(self, item: dict[str, Any], attempt: dict[str, Any] | None) -> None:
+        whole = item if attempt is None else {**item, "attempt": attempt}
+        await self._settles.send(json.dumps(whole).encode(), self._seconds)
 
     async def _put(self, verb: str, fields: dict[str, Any]) -> Any:
         body = {"receipt": self._receipt, **fields}
@@ -145,6 +155,7 @@ def _attempt(record: Record) -> dict[str, Any]:
         "outcome": str(attempt.outcome),
         "then": attempt.then,
         "running_seconds": None if attempt.started is None else max(0.0, attempt.ended - attempt.started),
+        "waited_seconds": attempt.waited,
         "host": attempt.host,
         "pid": attempt.pid,
         "detail": _clean(attempt.detail),

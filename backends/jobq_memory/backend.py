@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Peeked, QueueStats, Renewed
+from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Hastened, Peeked, QueueStats, Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import ConfigurationError
 from jobq.pausing import Pause
@@ -127,6 +127,13 @@ class MemoryBackend:
         """Return the mark."""
         with self._router.opened(self._name) as store:
             return store.paused
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let tasks that are put off be due now."""
+        with self._router.opened(self._name) as store:
+            answers = [store.hasten(each) for each in ids]
+        self._router.wake(self._name)
+        return answers
 
     async def clear(self) -> int:
         """Delete every task that waits or is leased; their ids may be pushed anew."""

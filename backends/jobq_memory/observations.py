@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
 
 from jobq.journal.minutes import MOST_SAMPLED, EndedAttempts
 from jobq.journal.notes import NoteKind, QueueNote, Written, checked_notes
@@ -38,10 +37,20 @@ class MemoryObservations:
                 for attempt, _ in entry.attempts
                 if since <= attempt.ended < until
             ]
-        ran = (max(0.0, each.ended - each.started) for each in islice(found, MOST_SAMPLED) if each.started is not None)
-        return EndedAttempts.of(Counter(str(each.outcome) for each in found), ran)
+        sample = found[:MOST_SAMPLED]
+        ran = (max(0.0, each.ended - each.started) for each in sample if each.started is not None)
+        waited = (each.waited for each in sample if each.waited is not None)
+        return EndedAttempts.of(Counter(str(each.outcome) for each in found), ran, waited)
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self,
+        kind: NoteKind,
+        key: str,
+        value: str,
+        *,
+        replaces: bool,
+        seconds: float | None = None,  # noqa: ARG002 - it waits for nobody
+    ) -> Written:
         """Keep a note."""
         checked_note(key, value)
         now = self._router.clock.wall()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, assert_never
 
-from jobq.backend import DeadLetter, FencingNumber, Peeked, QueueStats
+from jobq.backend import DeadLetter, FencingNumber, Hastened, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.records import Attempt, this_holder
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_OUTPUT_CHARACTERS: Final = 256 * 1024 * 1024  # of a queue; what ended first loses its output
 _RECEIPTS_REMEMBERED: Final = 8  # per task, for repeats of a settle (S5)
+_NOT_PUT_OFF: Final = {State.READY: Hastened.WAITING, State.LEASED: Hastened.RUNNING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +202,19 @@ class QueueState:
             entry.cancel_requested = True
         elif entry.state in (State.READY, State.SCHEDULED):
             self._cancel(entry)
+
+    def hasten(self, task_id: str) -> Hastened:
+        """Let a task that is put off be due now."""
+        self._ripen()
+        entry = self.entries.get(task_id)
+        if entry is None:
+            return Hastened.UNKNOWN
+        if entry.state is not State.SCHEDULED:
+            return _NOT_PUT_OFF.get(entry.state, Hastened.ENDED)
+        entry.not_before = None
+        self._place(entry, timedelta(0))
+        self._note("hastened", entry)
+        return Hastened.DUE
 
     def _cancel(self, entry: Entry) -> None:
         entry.final, entry.ended = "canceled", self._clock.wall()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
-from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.clock import SystemClock
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, PushUnknown
@@ -369,6 +369,16 @@ class PostgresBackend:
         )
         links.look_anew()  # at once, not when the notification of it arrives on the connection that claims
         return Pause.decode(former)
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let tasks that are put off be due now, in short transactions."""
+        links = self._links or await self._linked()
+        answers: dict[str, Hastened] = {}
+        for some in queue_admin.batches(ids):
+            found, lowest = await links.look(partial(queue_admin.hasten, queue=links.queue, ids=some))
+            links.notify(lowest)
+            answers |= found
+        return [answers.get(each, Hastened.UNKNOWN) for each in ids]
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

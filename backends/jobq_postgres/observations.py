@@ -87,11 +87,15 @@ class PostgresObservations:
 
         return await self._look(look)
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
+    ) -> Written:
         """Keep a note."""
         checked_note(key, value)
         statement = REPLACE if replaces else KEEP
-        row = await self._run(lambda connection, number: connection.fetchrow(statement, number, kind, key, value))
+        row = await self._run(
+            lambda connection, number: connection.fetchrow(statement, number, kind, key, value), seconds
+        )
         return Written(row[0], row[1])
 
     async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
@@ -120,12 +124,12 @@ class PostgresObservations:
             raise BackendUnavailable(f"{self._place}: there was no time for a look at queue {self._queue!r}") from None
         return found
 
-    async def _run(self, do: Callable[[Any, int], Awaitable[Any]]) -> Any:
+    async def _run(self, do: Callable[[Any, int], Awaitable[Any]], seconds: float | None = None) -> Any:
         async def work(connection: Any) -> Any:
             return await do(connection, await self._number(connection))
 
         try:
-            return await self._keyed(work, seconds=_KEYED_SECONDS)
+            return await self._keyed(work, seconds=min(seconds or _KEYED_SECONDS, _KEYED_SECONDS))
         except NoAnswer as error:
             raise BackendUnavailable(str(error)) from None  # whatever was done, it is safe to repeat
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.backend import DeadLetter, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared
 from jobq.errors import MalformedTask
 from jobq.pausing import Pause
@@ -43,6 +43,23 @@ PAUSE: Final = """
     WITH former AS MATERIALIZED (SELECT paused FROM jobq.queue WHERE queue_id = $1 FOR UPDATE),
     marked AS (UPDATE jobq.queue SET paused = $2 WHERE queue_id = $1)
     SELECT former.paused, pg_notify($3, '') FROM former
+"""
+# A place at the end, as a retry that is due takes.
+HASTEN: Final = """
+    WITH held AS MATERIALIZED (
+        SELECT seq FROM jobq.task WHERE queue_id = $1 AND id = ANY ($2::text[]) AND due > statement_timestamp()
+        AND NOT cancel_requested ORDER BY seq FOR UPDATE)
+    UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL FROM held WHERE task.seq = held.seq
+    RETURNING task.id, task.rank, task.position
+"""
+# Where the others are: who claims one that is to be canceled ends it.
+NOT_PUT_OFF: Final = """
+    SELECT id, CASE WHEN expires_at > statement_timestamp() THEN 'running'
+        WHEN cancel_requested THEN 'ended' ELSE 'waiting' END AS answer
+    FROM jobq.task WHERE queue_id = $1 AND id = ANY ($2::text[])
+    UNION ALL SELECT id, 'ended' FROM jobq.dead WHERE queue_id = $1 AND id = ANY ($2::text[])
+    UNION ALL SELECT id, 'ended' FROM jobq.submission WHERE queue_id = $1 AND id = ANY ($2::text[])
+        AND ended_at IS NOT NULL
 """
 # In the order of `seq`, as everyone locks the rows of jobq.task.
 CLEAR: Final = f"""
@@ -138,6 +155,22 @@ async def stats(connection: Any, queue: int) -> QueueStats:
         dead=row["dead"],
         paused=Pause.decode(row["paused"]),
     )
+
+
+async def hasten(connection: Any, queue: int, ids: Sequence[str]) -> tuple[dict[str, Hastened], dict[int, int]]:
+    """Let tasks that are put off be due now, in one transaction.
+
+    Returns:
+        What is to be answered of each that is known, and what became ready, by rank.
+    """
+    async with connection.transaction():
+        moved = await connection.fetch(HASTEN, queue, list(ids))
+        others = await connection.fetch(NOT_PUT_OFF, queue, list(ids))
+    lowest: dict[int, int] = {}
+    for row in moved:
+        lowest[row["rank"]] = min(row["position"], lowest.get(row["rank"], row["position"]))
+    answers = {row["id"]: Hastened(row["answer"]) for row in others} | {row["id"]: Hastened.DUE for row in moved}
+    return answers, lowest
 
 
 async def clear_some(connection: Any, queue: int, cursor: tuple[int, int] | None) -> tuple[Cleared, bool]:

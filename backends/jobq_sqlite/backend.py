@@ -10,7 +10,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from jobq.backend import Capabilities, DeadLetter, Delivery, Peeked, QueueStats
+from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.pausing import Pause
@@ -287,6 +287,17 @@ class SqliteBackend:
         connection, queue = await self._linked()
         with self._looked_up_again():
             return await connection.submit(lambda database, _: queue_admin.pause(database, queue, mark))
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let tasks that are put off be due now, in short transactions."""
+        connection, queue = await self._linked()
+        try:
+            with self._looked_up_again():
+                return await connection.each(
+                    ids, lambda database, now, id_: queue_admin.hasten(database, queue, id_, now)
+                )
+        finally:
+            self._wake()
 
     async def clear(self) -> int:
         """Delete what waits or is leased, in short transactions."""

@@ -95,6 +95,7 @@ class SqliteConnection:
         look_first: Work[T | None] | None = None,
         unknown: Callable[[str], JobqError] | None = None,
         abandoned: Callable[[T], None] | None = None,
+        patience: float | None = None,
     ) -> Answered[T]:
         """Hand in a function; its result is there once it is durably committed.
 
@@ -105,7 +106,7 @@ class SqliteConnection:
         """
         if self._stopping:
             raise BackendUnavailable(f"{self._path} is closed")
-        operation = Operation(work, None, writes, may_undo, look_first, unknown, abandoned)
+        operation = Operation(work, None, writes, may_undo, look_first, unknown, abandoned, patience)
         transaction.run([operation], self._database, self.file)
         return _Done(operation)
 

@@ -69,7 +69,9 @@ class SqliteObservations:
         reader = await self._opened_to_read()
         return await reader.submit(look, writes=False)
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
+    ) -> Written:
         """Keep a note."""
         checked_note(key, value)
 
@@ -78,7 +80,7 @@ class SqliteObservations:
             return Written(now.wall, database.execute(_REPLACE if replaces else _KEEP, row).rowcount == 1)
 
         connection = await self._opened()
-        return await connection.submit(write)
+        return await connection.submit(write, patience=seconds)
 
     async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         """List notes."""

@@ -92,6 +92,7 @@ class ThreadConnection(SqliteConnection):
         look_first: Work[T | None] | None = None,
         unknown: Callable[[str], JobqError] | None = None,
         abandoned: Callable[[T], None] | None = None,
+        patience: float | None = None,
     ) -> "asyncio.Future[T]":
         """Hand in a function; the future has its result once it is durably committed.
 
@@ -105,7 +106,7 @@ class ThreadConnection(SqliteConnection):
         answer: asyncio.Future[T] = self._loop.create_future()
         if not self._handed_in:
             self._loop.call_soon(self._hand_over)
-        self._handed_in.append(Operation(work, answer, writes, may_undo, look_first, unknown, abandoned))
+        self._handed_in.append(Operation(work, answer, writes, may_undo, look_first, unknown, abandoned, patience))
         return answer
 
     async def _pause(self, seconds: float) -> None:

@@ -33,6 +33,7 @@ class Operation:
         look_first: runs before, without the lock; unless it returns None its result is the answer.
         unknown: makes the error for a commit that may or may not have happened.
         abandoned: called on the event loop with a value that nobody waits for any more.
+        patience: seconds to wait for the lock, where nobody in its transaction waits longer; None = as the file says.
         value, error: the answer, before it is delivered.
     """
 
@@ -43,6 +44,7 @@ class Operation:
     look_first: Work[Any] | None
     unknown: Callable[[str], JobqError] | None
     abandoned: Callable[[Any], None] | None
+    patience: float | None = None
     value: Any = None
     error: BaseException | None = None
 
@@ -90,7 +92,7 @@ def _answered_without_lock(operation: Operation, database: sqlite3.Connection, n
 def _run_in_one_transaction(writers: list[Operation], database: sqlite3.Connection, file: OpenFile) -> bool:
     if database.in_transaction:
         database.execute("ROLLBACK")  # the last one could not be rolled back when it failed
-    _take_write_lock(database, file)
+    _take_write_lock(database, file, max(_patience(each, file) for each in writers))
     try:
         return _run_and_commit(writers, database, file)
     finally:
@@ -121,12 +123,16 @@ def _run_and_commit(writers: list[Operation], database: sqlite3.Connection, file
     return added
 
 
-def _take_write_lock(database: sqlite3.Connection, file: OpenFile) -> None:
+def _patience(operation: Operation, file: OpenFile) -> float:
+    return file.busy_timeout if operation.patience is None else min(operation.patience, file.busy_timeout)
+
+
+def _take_write_lock(database: sqlite3.Connection, file: OpenFile, seconds: float) -> None:
     """Begin to write, once the lock is free, and leave it to the caller to end what is undisturbed.
 
     SQLite's own waiting looks ten times a second, and seldom meets a gap.
     """
-    give_up = time.monotonic() + file.busy_timeout
+    give_up = time.monotonic() + seconds
     database.execute("PRAGMA busy_timeout = 0")
     try:
         while not _begin(database, file, give_up):

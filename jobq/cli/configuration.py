@@ -79,7 +79,7 @@ def _text(value: Any, about: Setting) -> str | None:
             return durations.show(value)
         case int() if about.kind in (size, memory_limit):
             return sizes.show(value)
-    return str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def markdown() -> str:
@@ -116,6 +116,8 @@ _OPTIONS: Final = frozenset(
         "task_user",
         "time_limit",
         "memory_limit",
+        "load",
+        "memfree",
         "quiet_output",
         "guardian",
         "metrics_port",

@@ -26,6 +26,14 @@ MEMORY_LIMIT: Final = option(
     "--memory-limit", metavar="SIZE", callback=size, default="no limit",
     text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",
 )  # fmt: skip
+LOAD: Final = option(
+    "--load", metavar="LOAD", default="no limit",
+    text="Start nothing new while the machine's load is above this: 7.5, or 80% of its processors.",
+)  # fmt: skip
+MEMFREE: Final = option(
+    "--memfree", metavar="SIZE", callback=size, default="no limit",
+    text="Start nothing new while less memory than this is free: 4G.",
+)  # fmt: skip
 BACKOFF: Final = time_option(
     "--backoff", text="The longest delay after a first failure; doubles with each.", default="5s"
 )

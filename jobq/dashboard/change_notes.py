@@ -7,26 +7,19 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
 from jobq.backend import Backend
 from jobq.dashboard.session import Viewer
-from jobq.errors import ConfigurationError, JobqError
+from jobq.errors import JobqError
+from jobq.journal.change_noting import ChangeSaid, noting
 from jobq.journal.changes import QueueChange, new_change_key
 from jobq.journal.notes import NoteKind
 from jobq.journal.observations import observations_of
 from jobq.server.tokens import TokenRecord, audit
 
 _log = logging.getLogger("jobq.server")
-
-
-@dataclass
-class ChangeSaid:
-    """What came of a change, to be filled in by who does it."""
-
-    said: str = ""
 
 
 def name_of(token: TokenRecord) -> str:
@@ -68,15 +61,12 @@ async def noted_change(
         filter=query,
     )
     key = new_change_key(change.at)
-    await note(root, queue, change, key)
-    told = ChangeSaid()
-    try:
+    async with noting(
+        change,
+        lambda begun: note(root, queue, begun, key),
+        lambda ended: _note_end(root, queue, ended, key),
+    ) as told:
         yield told
-    except BaseException as error:
-        state = "refused" if isinstance(error, ConfigurationError) else "failed"
-        await _note_end(root, queue, replace(change, state=state, said=str(error)), key)
-        raise
-    await _note_end(root, queue, replace(change, state="done", said=told.said), key)
 
 
 async def note(root: Backend, queue: str, change: QueueChange, key: str = "") -> None:

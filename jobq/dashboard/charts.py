@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from jobq.dashboard import text
-from jobq.journal.minutes import SeriesPoint
+from jobq.journal.minutes import EndedAttempts, SeriesPoint
 from jobq.journal.records import TaskState
 from jobq.task import OutcomeKind
 
@@ -120,19 +120,28 @@ def wait_chart(points: Sequence[SeriesPoint]) -> Chart:
 
 def run_chart(points: Sequence[SeriesPoint]) -> Chart:
     """Return for how long attempts ran: half of them at most, and nearly all."""
-    return _line_chart(
-        "runs",
-        "Attempts run",
-        points,
-        (("accent", "half at most (p50)", _seconds_of(0.5)), ("wait", "19 of 20 at most (p95)", _seconds_of(0.95))),
-        text.coarse,
-    )
+    return _spread_chart("runs", "Attempts run", points, EndedAttempts.ran_seconds)
+
+
+def start_chart(points: Sequence[SeriesPoint]) -> Chart:
+    """Return how long tasks had waited for their first start, likewise."""
+    return _spread_chart("starts", "Time to start", points, EndedAttempts.waited_seconds)
 
 
 def total(points: Iterable[SeriesPoint], outcomes: Iterable[str]) -> int:
     """Return how many attempts ended so in all steps that are known."""
     wanted = tuple(outcomes)
     return sum(point.ended.outcomes.get(each, 0) for point in points if point.ended is not None for each in wanted)
+
+
+def _spread_chart(
+    id_: str, title: str, points: Sequence[SeriesPoint], seconds: Callable[[EndedAttempts, float], float | None]
+) -> Chart:
+    def of(share: float) -> Value:
+        return lambda point: None if point.ended is None else seconds(point.ended, share)
+
+    lines = ("accent", "half at most (p50)", of(0.5)), ("wait", "19 of 20 at most (p95)", of(0.95))
+    return _line_chart(id_, title, points, lines, text.coarse)
 
 
 def _line_chart(
@@ -186,7 +195,3 @@ def _number(value: float) -> str:
 
 def _depth_of(state: TaskState) -> Value:
     return lambda point: None if point.depth is None else point.depth.counts.get(state)
-
-
-def _seconds_of(share: float) -> Value:
-    return lambda point: None if point.ended is None else point.ended.seconds(share)

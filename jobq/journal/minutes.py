@@ -7,6 +7,7 @@ only be looked at while it is so. A minute that nobody has looked at is a gap, a
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final, Self
 
 from jobq.formats.lazy_dataclass import dataclass
@@ -15,7 +16,7 @@ from jobq.journal.views import QueueLine
 
 MINUTE: Final = 60
 HOUR: Final = 3600
-MOST_SAMPLED: Final = 1000  # attempts of a minute, for how long they ran; their number is exact
+MOST_SAMPLED: Final = 1000  # attempts of a minute, for how long they ran and had waited; their number is exact
 _LEAST_SECONDS: Final = 0.1
 _BOUNDS: Final = 24  # of a histogram: 0.1 s, 0.2 s, 0.4 s ... 4.9 days, and all beyond
 _UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -34,11 +35,13 @@ class EndedAttempts:
     Attributes:
         outcomes: how many, by `jobq.task.OutcomeKind`, or `released`.
         runs: of up to MOST_SAMPLED a minute, how many ran so long: numbers by logarithmic bounds, to be added up.
+        waits: of the same, how many had waited so long for their start, likewise; of some it is not known.
         minutes: of how many minutes this is; others of the same time are not known.
     """
 
     outcomes: Mapping[str, int]
     runs: Sequence[int] = ()
+    waits: Sequence[int] = ()
     minutes: int = 1
 
     @property
@@ -48,7 +51,12 @@ class EndedAttempts:
 
     def encode(self) -> str:
         """Return it as JSON."""
-        held = {"outcomes": dict(self.outcomes), "runs": list(self.runs), "minutes": self.minutes}
+        held = {
+            "outcomes": dict(self.outcomes),
+            "runs": list(self.runs),
+            "waits": list(self.waits),
+            "minutes": self.minutes,
+        }
         return json.dumps(held, separators=(",", ":"))
 
     @classmethod
@@ -57,62 +65,87 @@ class EndedAttempts:
         try:
             held = json.loads(text)
             outcomes = {str(name): int(number) for name, number in held["outcomes"].items()}
-            runs = tuple(max(0, int(number)) for number in held["runs"][:_BOUNDS])
-            return cls(outcomes=outcomes, runs=runs, minutes=max(1, int(held["minutes"])))
+            runs, waits = _decoded(held["runs"]), _decoded(held.get("waits", ()))  # which an older jobq has not noted
+            return cls(outcomes=outcomes, runs=runs, waits=waits, minutes=max(1, int(held["minutes"])))
         except _UNKNOWN:
             return None
 
     @classmethod
-    def of(cls, outcomes: Mapping[str, int], seconds: Iterable[float]) -> Self:
-        """Return that of attempts that were counted, and of the seconds that some of them ran."""
-        runs = [0] * _BOUNDS
-        for each in seconds:
-            runs[_bucket(each)] += 1
-        while runs and not runs[-1]:
-            runs.pop()
-        return cls(outcomes=dict(outcomes), runs=tuple(runs))
+    def of(cls, outcomes: Mapping[str, int], ran: Iterable[float], waited: Iterable[float] = ()) -> Self:
+        """Return that of attempts that were counted.
+
+        Args:
+            outcomes: how many, by how they ended.
+            ran: the seconds that some of them ran.
+            waited: the seconds that some of them had waited for their start.
+        """
+        return cls(outcomes=dict(outcomes), runs=_histogram(ran), waits=_histogram(waited))
 
     @classmethod
     def sum(cls, parts: Iterable[Self]) -> Self:
         """Return that of all these times together."""
+        known = list(parts)
         outcomes: dict[str, int] = {}
-        runs = [0] * _BOUNDS
-        longest = minutes = 0
-        for part in parts:
-            minutes += part.minutes
+        for part in known:
             for name, number in part.outcomes.items():
                 outcomes[name] = outcomes.get(name, 0) + number
-            for at, number in enumerate(part.runs[:_BOUNDS]):
-                runs[at] += number
-            longest = max(longest, len(part.runs))
-        return cls(outcomes=outcomes, runs=tuple(runs[:longest]), minutes=minutes)
+        return cls(
+            outcomes=outcomes,
+            runs=_added(part.runs for part in known),
+            waits=_added(part.waits for part in known),
+            minutes=sum(part.minutes for part in known),
+        )
 
-    def seconds(self, share: float) -> float | None:
+    def ran_seconds(self, share: float) -> float | None:
         """Return for how long this share of them ran at most, as the bounds tell it; None = nothing is known.
 
         Args:
             share: such as 0.95.
         """
-        wanted = share * sum(self.runs)
-        for at, number in enumerate(self.runs):
-            if number and wanted <= number:
-                below = 0.0 if at == 0 else _LEAST_SECONDS * 2.0 ** (at - 1)
-                return below + (_LEAST_SECONDS * 2.0**at - below) * wanted / number
-            wanted -= number
-        return None
+        return _seconds(self.runs, share)
 
-
-def run_seconds(record: str) -> float | None:
-    """Return for how long an attempt ran, by its record as JSON; None = it was never started."""
-    held = json.loads(record)
-    started: float | None = held.get("started")
-    ended: float = held["ended"]
-    return None if started is None else max(0.0, ended - started)
+    def waited_seconds(self, share: float) -> float | None:
+        """Return how long this share of them had waited for their start at most, as the bounds tell it."""
+        return _seconds(self.waits, share)
 
 
 def sampled(outcomes: Mapping[str, int], records: Iterable[str]) -> EndedAttempts:
-    """Return that of attempts that were counted, and of the records of some of them."""
-    return EndedAttempts.of(outcomes, (each for each in map(run_seconds, records) if each is not None))
+    """Return that of attempts that were counted, and of the records of some of them, as JSON."""
+    ran, waited = list[float](), list[float]()
+    for record in records:
+        held = json.loads(record)
+        if (started := held.get("started")) is not None:
+            ran.append(max(0.0, held["ended"] - started))
+        if (seconds := held.get("waited")) is not None:
+            waited.append(seconds)
+    return EndedAttempts.of(outcomes, ran, waited)
+
+
+def _histogram(seconds: Iterable[float]) -> tuple[int, ...]:
+    counts = [0] * _BOUNDS
+    for each in seconds:
+        counts[_bucket(each)] += 1
+    while counts and not counts[-1]:
+        counts.pop()
+    return tuple(counts)
+
+
+def _decoded(counts: Sequence[int]) -> tuple[int, ...]:
+    return tuple(max(0, int(number)) for number in counts[:_BOUNDS])
+
+
+def _added(parts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(*parts, fillvalue=0)))
+
+
+def _seconds(counts: Sequence[int], share: float) -> float | None:
+    wanted = share * sum(counts)
+    for at, number in enumerate(counts):
+        if number and wanted <= number:
+            below = 0.0 if at == 0 else _LEAST_SECONDS * 2.0 ** (at - 1)
+            return below + (_LEAST_SECONDS * 2.0**at - below) * wanted / number
+        wanted -= number
+    return None
 
 
 def _bucket(seconds: float) -> int:

@@ -31,7 +31,9 @@ class Observations(Protocol):
         """
         ...
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
+    ) -> Written:
         """Keep a note; repeating it is safe.
 
         Args:
@@ -39,6 +41,7 @@ class Observations(Protocol):
             key: of it, 1 to MOST_KEY characters.
             value: of it, up to MOST_VALUE characters.
             replaces: whether it takes the place of one that is there; else that one stays.
+            seconds: how long it may wait for others before it is given up; None = as long as any verb.
         """
         ...
 

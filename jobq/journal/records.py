@@ -64,6 +64,7 @@ class Attempt:
         host, pid: of the worker.
         detail, exit_code, signal, usage, value: as in `jobq.task.Outcome`.
         program: the first word of what ran (A5: no arguments, which the queue forgets with the task).
+        waited: seconds from when the task could start to when it did, of its first delivery; None = that is not known.
     """
 
     attempt: int
@@ -79,6 +80,7 @@ class Attempt:
     usage: Usage | None = None
     value: JsonValue = None
     program: str = ""
+    waited: float | None = None
 
     def encode(self) -> str:
         """Return it as JSON, without what is not known."""

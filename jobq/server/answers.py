@@ -333,6 +333,12 @@ class JournalCanceled(Answer):
     canceled: list[str]
 
 
+class HastenAnswer(Answer):
+    """What became of each task, in order: due, waiting, running, ended or unknown."""
+
+    hastened: list[str]
+
+
 class QueueNames(Answer):
     """All queues of the place that is served, as far as the token may see them."""
 
@@ -358,6 +364,15 @@ class Generator(Answer):
     max_seconds: float | None = None
     pushed: Annotated[int, Field(description="Tasks that this run has added, certainly.")] = 0
     run: Annotated[int, Field(description="QueueCounts the starts.")] = 0
+
+
+class TokenShown(Answer):
+    """What a token permits."""
+
+    id: Annotated[str, Field(description="Names it in the audit; - = no token is needed here.")]
+    name: str
+    scopes: list[str]
+    queues: Annotated[list[str], Field(description="* = all.")]
 
 
 class HealthAnswer(Answer):

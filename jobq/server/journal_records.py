@@ -76,6 +76,7 @@ def record_of_report(sent: schemas.AttemptBody, *then: str) -> Record:
         host=sent.host,
         pid=sent.pid,
         signal=sent.signal,
+        waited=sent.waited_seconds,
         usage=None if sent.usage is None else Usage(**sent.usage.model_dump()),
         program=sent.program,
     )

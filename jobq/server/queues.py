@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from jobq.backend import DeadLetter, Peeked
+from jobq.backend import DeadLetter, Peeked, hastening
 from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
@@ -80,6 +80,15 @@ async def resume(call: RequestCall) -> Reply:
     """Hand its tasks out again; the answer has the mark that was there."""
     former = await pausable(await call.backend()).resume()
     return 202, {"paused": None if former is None else asdict(former)}
+
+
+@ENDPOINTS.add("POST", "/{queue}/hasten", Scope.OPERATE, body=schemas.Ids, answers={202: answers.HastenAnswer})
+async def hasten(call: RequestCall) -> Reply:
+    """Let tasks that are put off, until a time or for a retry, be due now; what is not put off is not touched."""
+    ids: list[str] = call.body.ids
+    found = await hastening(await call.backend()).hasten(ids)
+    call.audited |= {"ids": ids[:10], "count": len(ids)}
+    return 202, {"hastened": [str(each) for each in found]}
 
 
 @ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))

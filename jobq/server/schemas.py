@@ -164,6 +164,9 @@ class AttemptBody(Body):
         Field(description="What becomes of the task: done, canceled or moved go with complete."),
     ]
     running_seconds: Annotated[Seconds | None, Field(description="How long it ran; None = it never did.")] = None
+    waited_seconds: Annotated[
+        Seconds | None, Field(description="From when the task could start to when it did; None = not known.")
+    ] = None
     host: Annotated[Shown, Field(max_length=255)] = ""
     pid: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
     detail: Annotated[str, Field(max_length=MAX_DETAIL_CHARACTERS)] = ""
@@ -317,7 +320,7 @@ class SettleRequest(Body):
 
 
 class Ids(Body):
-    """Which dead letters."""
+    """Which tasks, or dead letters."""
 
     ids: Annotated[list[Id], Field(max_length=MAX_TASKS)]
 

@@ -15,7 +15,14 @@ from jobq.formats.task_bounds import MAX_ARGUMENT_BYTES
 from jobq.submit.interpreters import code_in
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-_PIECE: Final = re.compile(rf"(?P<braces>\{{\{{{_NAME}\}}\}})|\{{(?P<field>{_NAME})\}}")
+
+
+def pieces_of(name: str) -> re.Pattern[str]:
+    """Return what matches a field in braces, or the text of one in doubled braces, of names that match `name`."""
+    return re.compile(rf"(?P<braces>\{{\{{(?:{name})\}}\}})|\{{(?P<field>{name})\}}")
+
+
+_NAMED: Final = pieces_of(_NAME)
 PREFIX: Final = "PARAM_"  # of the variables
 FORMER_PREFIX: Final = "FANOUT_"  # of the same in `fanout`, for one version more
 _VARIABLE: Final = re.compile(rf"\$\{{?[#!]?((?:{PREFIX}|{FORMER_PREFIX})[A-Za-z0-9_]+)")
@@ -37,7 +44,7 @@ class Template(Protocol):
         """The template, by which another one is known."""
         ...
 
-    def check(self, fields: Collection[str], many: str = "") -> None:
+    def check(self, fields: Collection[str], many: str | None = None) -> None:
         """Raise InvalidTemplate for a template that cannot be filled in with these fields, of which one is a list."""
         ...
 
@@ -69,7 +76,7 @@ class ShellTemplate:
         }
         self.prefixes: Final = tuple(sorted(named)) or (FORMER_PREFIX,) if takes_former else (PREFIX,)
 
-    def check(self, fields: Collection[str], many: str = "") -> None:
+    def check(self, fields: Collection[str], many: str | None = None) -> None:
         """Raise InvalidTemplate for a variable that no record has, and for a field in braces: those are for argv."""
         names = [name for name in fields if name != many and re.fullmatch(_NAME, name)]
         known = {prefix + name for prefix in self.prefixes for name in names}
@@ -114,41 +121,48 @@ class ArgvTemplate:
 
     Args:
         words: with fields.
+        piece: what a field looks like; see `pieces_of`.
+
+    Attributes:
+        names: of its fields.
 
     Raises:
         InvalidTemplate: there is no field.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], piece: re.Pattern[str] = _NAMED) -> None:
         self.text = shlex.join(["--", *words])
+        self._piece = piece
         self._words = words
-        self._names = {name for word in words for name in _fields_in(word)}
-        self._plain = frozenset(word for word in words if not _PIECE.search(word))
-        if not self._names:
+        self.names: Final = frozenset(name for word in words for name in self._fields_in(word))
+        self._plain = frozenset(word for word in words if not piece.search(word))
+        if not self.names:
             raise InvalidTemplate(f"the template has no field, so all tasks would be the same: {self.text}")
 
-    def check(self, fields: Collection[str], many: str = "") -> None:
+    def check(self, fields: Collection[str], many: str | None = None) -> None:
         """Raise InvalidTemplate unless all its fields are among these, and the list a word of its own."""
-        if unknown := sorted(self._names.difference(fields)):
+        if unknown := sorted(self.names.difference(fields)):
             raise InvalidTemplate(
                 f"there is no field {{{unknown[0]}}}; there are: {', '.join(sorted(fields))}. For the text"
                 f" {{{unknown[0]}}} write {{{{{unknown[0]}}}}}"
             )
         self._check_code()
         for word in self._words:
-            if (name := next(iter(_fields_in(word)), "")) and re.search(r"\s", word):
+            names = self._fields_in(word)
+            if names and re.search(r"\s", word):
                 raise InvalidTemplate(
-                    f"{{{name}}} stands in a word with white space, {word[:_SHOWN]!a}, which may be a program's text,"
-                    f" and the value would be part of that: give {{{name}}} as a word of its own"
+                    f"{{{names[0]}}} stands in a word with white space, {word[:_SHOWN]!a}, which may be a program's"
+                    f" text, and the value would be part of that: give {{{names[0]}}} as a word of its own"
                 )
-            if many and word != f"{{{many}}}" and many in _fields_in(word):
+            if many in names and word != f"{{{many}}}":
                 raise InvalidTemplate(f"{{{many}}} is many words, and must be a word of its own, not {word}")
 
     def _check_code(self) -> None:
         """Raise InvalidTemplate for a field within what an interpreter would run as code, as in `sh -c 'echo {x}'`."""
-        for name in (name for code in code_in(self._words) for name in _fields_in(code)):
+        for name in (name for code in code_in(self._words) for name in self._fields_in(code)):
+            variable = PREFIX + name if re.fullmatch(_NAME, name) else "ARG_1"
             raise InvalidTemplate(
-                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"${PREFIX}{name}\"'"
+                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"${variable}\"'"
                 f" without `--`, or give the value as an argument: -- sh -c 'echo \"$1\"' sh {{{name}}}"
             )
 
@@ -159,7 +173,7 @@ class ArgvTemplate:
             if word in self._plain:
                 argv.append(word)
                 continue
-            many = values.get(word[1:-1]) if _PIECE.fullmatch(word) else None
+            many = values.get(word[1:-1]) if self._piece.fullmatch(word) else None
             if isinstance(many, list):
                 argv += [self._word(word, {**values, word[1:-1]: one}) for one in many]
             else:
@@ -168,13 +182,16 @@ class ArgvTemplate:
 
     def _word(self, word: str, values: Values) -> str:
         def value(match: re.Match[str]) -> str:
-            return match[0][1:-1] if match["braces"] else str(values[match["field"]])
+            if match["braces"]:
+                return match[0][1:-1]
+            one = values[match["field"]]
+            return one if isinstance(one, str) else "".join(one)  # of a list within a word there is one or none
 
-        filled = _PIECE.sub(value, word)
-        first = _PIECE.match(word)
-        name = first["field"] if first and first["field"] else ""
-        _check(name, filled, 0)
-        if name and filled.startswith("-") and "--" not in self._words[: self._words.index(word)]:
+        filled = self._piece.sub(value, word)
+        first = self._piece.match(word)
+        name = first["field"] if first else None
+        _check(name or "", filled, 0)
+        if name is not None and filled.startswith("-") and "--" not in self._words[: self._words.index(word)]:
             raise MalformedTask(
                 f"its value begins with a dash and could pass for an option: {filled!a}"[:300]
                 + f"; write `-- {{{name}}}`, `./{{{name}}}` or `--option={{{name}}}`",
@@ -182,9 +199,8 @@ class ArgvTemplate:
             )
         return filled
 
-
-def _fields_in(word: str) -> list[str]:
-    return [match["field"] for match in _PIECE.finditer(word) if match["field"]]
+    def _fields_in(self, word: str) -> list[str]:
+        return [match["field"] for match in self._piece.finditer(word) if match["field"] is not None]
 
 
 def _check(name: str, value: str, more_bytes: int) -> None:

@@ -141,10 +141,15 @@ def budgets_of(settings: Settings) -> Mapping[str, int]:
 
 
 class LineCutter:
-    """Cuts chunks of bytes into numbered lines; LF ends a line, a CR before it goes too."""
+    """Cuts chunks of bytes into numbered lines; LF ends a line, a CR before it goes too.
 
-    def __init__(self) -> None:
+    Args:
+        end: another byte that ends a line; then nothing else of it goes.
+    """
+
+    def __init__(self, end: bytes = b"\n") -> None:
         self.number = 0
+        self._end = end
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
@@ -153,7 +158,7 @@ class LineCutter:
         A line without end comes out once it is too long, which `task_of_line` refuses.
         """
         self._rest += chunk
-        *whole, rest = bytes(self._rest).split(b"\n")
+        *whole, rest = bytes(self._rest).split(self._end)
         if not chunk or len(rest) > _MAX_LINE_BYTES:
             whole, rest = [*whole, rest] if rest else whole, b""
         self._rest = bytearray(rest)
@@ -161,6 +166,8 @@ class LineCutter:
 
     def _numbered(self, line: bytes) -> tuple[int, bytes]:
         self.number += 1
+        if self._end != b"\n":
+            return self.number, line
         if self.number == 1:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         return self.number, line.removesuffix(b"\r")

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from jobq import queue as asynchronous
-from jobq.backend import DeadLetter, Peeked, QueueStats
+from jobq.backend import DeadLetter, Hastened, Peeked, QueueStats
 from jobq.batch_handle import SyncBatchHandle
 from jobq.events import Event
 from jobq.journal.records import Canceled, TaskRecord
@@ -223,6 +223,10 @@ class Queue:
     def resume(self) -> Pause | None:
         """Hand tasks out again; return the mark that was there."""
         return self._call(self._queue.resume())
+
+    def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        """Let tasks that are put off be due now; see `jobq.Queue.hasten`."""
+        return self._call(self._queue.hasten(ids))
 
     def clear(self) -> int:
         """Delete what waits or is leased; return how many."""

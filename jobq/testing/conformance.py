@@ -36,6 +36,7 @@ _MODULES: Final = (
     "signed",
     "dead",
     "pause",
+    "hasten",
     "batch",
     "views",
     "observations",

@@ -30,8 +30,10 @@ NO_VARIABLE: Final = {
         "--resume-failed": _WHAT,
         "--joblog": _WHAT,
         "--timeout": _OF_TASKS,
-        **dict.fromkeys(("--grid", "--each", "--command"), _WHAT),
-        "--dry-run": _ANSWER,
+        **dict.fromkeys(("--grid", "--each", "--command", "--null", "--colsep", "--max-args"), _WHAT),
+        **dict.fromkeys(("--results", "--halt"), _WHAT),
+        "--jobs": "it is another way to write --num-workers",
+        **dict.fromkeys(("--dry-run", "--keep-order", "--group", "--bar", "--eta"), _ANSWER),
     },
     "push": {
         **dict.fromkeys(("--command", "--call", "--kwargs", "--spec", "--id", "--resume", "--accept-changes"), _WHAT),

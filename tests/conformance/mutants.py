@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import ClassVar
 
-from jobq.backend import DeadLetter, Delivery, FencingNumber, Peeked, Renewed
+from jobq.backend import DeadLetter, Delivery, FencingNumber, Hastened, Hastens, Peeked, Renewed
 from jobq.batches import Batches, KeepsBatches
 from jobq.errors import DuplicateTask, LockLost
 from jobq.journal.observations import Observations, observations_of
@@ -20,7 +20,7 @@ from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
-from jobq_memory import MemoryBackend
+from jobq_memory import MemoryBackend, State
 from jobq_memory.views import MemoryViews
 
 
@@ -43,6 +43,10 @@ class Wrapped(FaultyBackend):
     async def paused(self) -> Pause | None:
         assert isinstance(self.inner, Pausable)
         return await self.inner.paused()
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        assert isinstance(self.inner, Hastens)
+        return await self.inner.hasten(ids)
 
     @property
     def batches(self) -> Batches:
@@ -317,6 +321,37 @@ class PauseStays(Wrapped):
         return None
 
 
+class HastenIsAWord(Wrapped):
+    """What is put off is said to be due, and is not."""
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        return [Hastened.DUE for _ in ids]
+
+
+class HastenTakesAll(Wrapped):
+    """What runs is handed out once more, too (S3)."""
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        assert isinstance(self.inner, MemoryBackend)
+        with self.inner._router.opened(self.name) as store:
+            for entry in (store.entries[each] for each in ids if each in store.entries):
+                if entry.state is State.LEASED:
+                    store._place(entry, timedelta(0))
+        return await super().hasten(ids)
+
+
+class HastenedOnce(Wrapped):
+    """What comes back is put off as it was at first."""
+
+    async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
+        assert isinstance(self.inner, MemoryBackend)
+        answers = await super().hasten(ids)
+        with self.inner._router.opened(self.name) as store:
+            for entry in (store.entries[each] for each in ids if each in store.entries):
+                entry.not_before = Task.decode(entry.body).not_before
+        return answers
+
+
 class BatchForgotten(Wrapped):
     """A push to a batch that is one to none."""
 
@@ -390,6 +425,9 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ShadowLease: "lease.expired_task_comes_back",
     PauseIsAWord: "pause.paused_hands_nothing_out_and_what_runs_goes_on",
     PauseStays: "pause.stats_say_who_has_paused_it_and_why",
+    HastenIsAWord: "hasten.what_is_put_off_is_to_be_had_now",
+    HastenTakesAll: "hasten.nothing_else_is_touched_and_the_answer_says_so",
+    HastenedOnce: "hasten.it_is_put_off_no_more",
     BatchForgotten: "batch.an_open_batch_takes_tasks_and_never_ends",
     BatchOfTheClear: "batch.what_is_deleted_is_counted_as_gone",
     PagesMove: "views.what_comes_or_goes_meanwhile_moves_no_page",

@@ -45,6 +45,29 @@ def test_a_running_task_is_canceled_by_keyboard_alone(dashboard: Dashboard, open
         dashboard.wait_for(task_id, "canceled")
 
 
+@pytest.mark.parametrize("has_scripts", [True, False])
+def test_what_is_put_off_runs_now(dashboard: Dashboard, opened: Opened, has_scripts: bool) -> None:
+    """One on its page, several in the list; a button is there for those that are put off alone."""
+    ids = [dashboard.push("true", "--id", f"later-{has_scripts}-{number}", "--delay", "1h") for number in range(3)]
+    with dashboard.worker("-n", "1"):
+        page = opened(f"/ui/q/demo/t/{ids[0]}", "operate", "view", java_script_enabled=has_scripts)
+        page.get_by_role("button", name="Run now...").click()
+        _confirm(page, "Run 1 task now")
+        expect(page.get_by_role("status")).to_have_text("1 due now")
+        dashboard.wait_for(ids[0], "succeeded")
+        page.goto(f"{dashboard.url}/ui/q/demo/t/{ids[0]}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_role("button", name="Run now...")).to_have_count(0)
+        page.goto(f"{dashboard.url}/ui/q/demo/tasks?id=later-{has_scripts}-")
+        for each in ids:
+            page.get_by_label(f"Select {each}").check()
+        page.get_by_role("button", name="Run selected now...").click()
+        _confirm(page, "Run 3 tasks now")
+        expect(page.get_by_role("status")).to_have_text("2 due now, 1 had ended")
+        for each in ids:
+            dashboard.wait_for(each, "succeeded")
+
+
 def test_what_is_purged_is_gone(dashboard: Dashboard, opened: Opened) -> None:
     task_id = dashboard.push("exit 9", "--num-retries", "0")
     with dashboard.worker("-n", "1"):

@@ -16,6 +16,7 @@ from jobq.dashboard.charts import (
     depth_chart,
     ended_chart,
     run_chart,
+    start_chart,
     total,
     wait_chart,
 )
@@ -66,7 +67,7 @@ def test_one_failure_among_thousands_is_seen_and_all_stays_within_the_drawing() 
         assert top + height <= HEIGHT
 
 
-@pytest.mark.parametrize("draw", [ended_chart, depth_chart, wait_chart, run_chart])
+@pytest.mark.parametrize("draw", [ended_chart, depth_chart, wait_chart, run_chart, start_chart])
 def test_of_what_nobody_noted_nothing_is_claimed(draw: type[Chart]) -> None:
     chart = draw([_point(0, None), _point(60, None)])  # type: ignore[arg-type, call-arg]
     assert chart.top == ""
@@ -83,6 +84,18 @@ def test_a_line_is_broken_where_nobody_looked() -> None:
     low, middle = HEIGHT - 1, HEIGHT - 1 - 5 / 10 * (HEIGHT - 2)
     assert ready.path == f"M0 1.0h8V{middle:.1f}h8M24 {low:.1f}h8"
     assert (chart.top, ready.last) == ("10", "0")
+
+
+def test_how_long_tasks_waited_for_their_start_is_no_matter_of_how_long_they_ran() -> None:
+    ended = EndedAttempts.of({"succeeded": 20}, [1000.0] * 20, [5.0] * 19 + [100.0])
+    older = EndedAttempts.of({"succeeded": 20}, [1000.0] * 20)
+    chart = start_chart([SeriesPoint(at=at, ended=each, depth=None) for at, each in ((0, ended), (60, older))])
+    assert chart.title == "Time to start"
+    half, most = chart.lines
+    assert half.path.startswith("M0 ")
+    assert "M8" not in most.path, "of what nobody noted nothing is drawn"
+    assert (half.last, most.last, chart.top) == ("5s", "6s", "6s")
+    assert run_chart([SeriesPoint(at=0, ended=ended, depth=None)]).lines[0].last == "20m"
 
 
 def test_longer_steps_are_told_by_the_minute() -> None:

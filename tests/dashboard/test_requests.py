@@ -152,7 +152,14 @@ def test_who_may_look_at_one_queue_sees_that_one_alone(dashboard: Dashboard, que
 
 
 @pytest.mark.parametrize(
-    ("action", "scope"), [("cancel", "operate"), ("retry", "operate"), ("pause", "operate"), ("purge", "admin")]
+    ("action", "scope"),
+    [
+        ("cancel", "operate"),
+        ("hasten", "operate"),
+        ("retry", "operate"),
+        ("pause", "operate"),
+        ("purge", "admin"),
+    ],
 )
 def test_each_action_wants_its_scope(dashboard: Dashboard, action: str, scope: str) -> None:
     for given in ("view", "operate", "admin"):

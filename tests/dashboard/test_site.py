@@ -1,6 +1,7 @@
 """What pages share: what is told once, and the backends of queues that were just made."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,7 +10,10 @@ from starlette.datastructures import QueryParams
 
 from jobq.dashboard import site
 from jobq.dashboard.session import Viewer
-from jobq.server.backend_pool import BackendPool
+from jobq.journal.records import TaskRecord, TaskState
+from jobq.journal.task_rows import detail_of
+from jobq.servable import DATABASE
+from jobq.server.backend_pool import ServedPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import new_token
 from jobq.settings import Settings
@@ -35,7 +39,7 @@ def test_what_came_of_a_change_is_told_for_a_moment_and_to_nobody_else(monkeypat
 async def test_a_queue_that_was_seen_is_there_whatever_was_known(tmp_path: Path) -> None:
     """Missing ones are looked for once a second; who has just seen a queue need not wait for that."""
     spec, settings = f"sqlite://{tmp_path}/jobs.db/a", Settings(home=tmp_path)
-    places = BackendPool(spec, settings)
+    places = ServedPool(spec, settings)
     await places.open()
     try:
         with pytest.raises(RequestRefused):
@@ -47,3 +51,15 @@ async def test_a_queue_that_was_seen_is_there_whatever_was_known(tmp_path: Path)
         places.give("b")
     finally:
         await places.close()
+
+
+@pytest.mark.parametrize("hastens", [True, False])
+def test_a_button_is_there_only_for_what_the_backend_can(hastens: bool) -> None:
+    task = detail_of(TaskRecord(id="a", state=TaskState.SCHEDULED, attempt=1, at=2e9), [])
+    page = site.WebPage(template="task.html", title="a", queue="demo")
+    values = {"task": task, "row": task.row, "printed": None, "is_running": False}
+    capabilities = replace(DATABASE, hastens=hastens)
+    template = site._templates.get_template(page.template)
+    text = template.render(page=page, may=lambda _: True, capabilities=capabilities, now_seconds=1.0, **values)
+    assert ("Run now..." in text) is hastens
+    assert "Cancel..." in text

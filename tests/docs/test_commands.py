@@ -29,6 +29,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     {"README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))}
     - {"docs/batches.md"}  # tests/cli/test_batches_page.py runs it, with its programs
+    - {"docs/from-parallel.md"}  # tests/cli/localrun/test_parallel_examples.py does
 )
 SOME_ID: Final = "01a1fe07-5953-7359-9cd5-f423114d42f8"  # the dead letter of the examples
 
@@ -132,6 +133,8 @@ class Reader:
         (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))
         (folder / "backup.sh").write_text("#!/bin/sh\necho backed up\n")
         (folder / "backup.sh").chmod(0o755)
+        (folder / "some.log").write_text("a line\n")
+        (folder / "simulate").symlink_to("/bin/echo")
         (folder / "files.txt").write_text("tasks.txt\ncommands.txt\n")
         with contextlib.closing(sqlite3.connect(folder / "users.db")) as database:
             database.executescript("CREATE TABLE users (id INTEGER, name TEXT); INSERT INTO users VALUES (1, 'A. B.')")

@@ -129,7 +129,7 @@ async def test_a_disk_that_hangs_costs_so_many_threads_at_most(
     folder = LogFolder(str(tmp_path), "q")
     for number in range(_MOST_ENDED + 2):
         sink = folder.sink(str(number), 1)
-        sink.write(b"x")
+        sink.write("stdout", b"x")
         sink.close()
     await folder.end(lambda: 0.0)
     said = [record.getMessage() for record in caplog.records]
@@ -138,7 +138,7 @@ async def test_a_disk_that_hangs_costs_so_many_threads_at_most(
     for number in range(_MOST_ENDED):
         assert (tmp_path / f"q/{number}.1.log").read_bytes() == b"x"  # and its thread ends
     monkeypatch.setattr(threading.Thread, "start", _no_thread)
-    LogFolder(str(tmp_path), "other").sink("x", 1).write(b"x")
+    LogFolder(str(tmp_path), "other").sink("x", 1).write("stdout", b"x")
     assert caplog.records[-1].getMessage().endswith("can't start new thread")
 
 

@@ -1,5 +1,6 @@
 """Noting how a queue is, over days: folded to hours, forgotten in time, whoever is killed half way."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from jobq_memory import MemoryBackend, Router
 from jobq_memory.observations import MemoryObservations
 
 _PRESENCE = WorkerPresence(holder="h:1", host="h", version="1", slots=1, busy=0, state="working", started=0.0)
-_COUNTED = EndedAttempts.of({"succeeded": 2, "failed": 1}, [0.05, 5.0, 100.0])
+_COUNTED = EndedAttempts.of({"succeeded": 2, "failed": 1}, [0.05, 5.0, 100.0], [0.0, 40.0])
 
 
 class Counting(MemoryObservations):
@@ -33,9 +34,11 @@ class Counting(MemoryObservations):
         if len(self.calls) == self.fails_at:
             raise BackendUnavailable("killed here")
 
-    async def put(self, kind: NoteKind, key: str, value: str, *, replaces: bool) -> Written:
+    async def put(
+        self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
+    ) -> Written:
         self._count("put")
-        return await super().put(kind, key, value, replaces=replaces)
+        return await super().put(kind, key, value, replaces=replaces, seconds=seconds)
 
     async def page(self, kind: NoteKind, after: str, limit: int) -> Sequence[QueueNote]:
         self._count("page")
@@ -193,7 +196,25 @@ def test_steps_have_gaps_where_nobody_has_looked() -> None:
     assert [point.at for point in points] == [0, 300, 600]
     assert [point.rate(["succeeded"]) for point in points] == [2.0, None, 2.0]
     assert [point.depth and point.depth.counts["ready"] for point in points] == [6, None, None]
-    longest = _COUNTED.seconds(1.0)
+    longest = _COUNTED.ran_seconds(1.0)
     assert longest is not None
     assert 100 <= longest <= 205
-    assert EndedAttempts(outcomes={}).seconds(0.5) is None
+    assert EndedAttempts(outcomes={}).ran_seconds(0.5) is None
+
+
+def test_how_long_tasks_waited_is_added_up_and_kept() -> None:
+    """Beside how long they ran, of which it is independent; an older jobq noted nothing of it."""
+    both = EndedAttempts.sum([_COUNTED, EndedAttempts.of({"failed": 1}, [], [900.0])])
+    assert (sum(both.runs), sum(both.waits), both.minutes) == (3, 3, 2)
+    longest, half = both.waited_seconds(1.0), both.waited_seconds(0.5)
+    assert longest is not None
+    assert half is not None
+    assert 900 <= longest <= 1638.4, "as its bounds tell it"
+    assert 25.6 < half <= 51.2
+    assert EndedAttempts.decode(both.encode()) == both
+    held = json.loads(_COUNTED.encode())
+    del held["waits"]
+    older = EndedAttempts.decode(json.dumps(held))
+    assert older == replace(_COUNTED, waits=())
+    assert older.waited_seconds(0.5) is None
+    assert EndedAttempts.sum([]) == EndedAttempts(outcomes={}, minutes=0)

@@ -44,6 +44,8 @@ def test_a_worker_over_http_is_like_any_other(tmp_path: Path) -> None:
         assert (last.exit_code, last.value, last.then, bool(last.host), last.program) == (3, 7, "dead", True, "echo")
         assert last.usage is not None
         assert last.started is not None
+        assert last.waited is not None
+        assert 0 <= last.waited < 60
         assert place("logs", fails).lines == ["words"]
         worker.terminate()
         worker.wait(20)

@@ -161,6 +161,13 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/azure/journal/test_lives.py::test_s11_an_end_that_is_written_late_takes_no_later_request_away",
     ),
     Mutant(
+        name="a late checkpoint undoes a newer one (Service Bus)",
+        file="backends/jobq_azure/table_journal/checkpoints.py",
+        text='and int(row.get("Number", 0)) > number',
+        wrong="and False",
+        test="tests/sb/test_journal.py::test_s9_a_late_checkpoint_undoes_no_newer_one",
+    ),
+    Mutant(
         name="tasks of one id have one checkpoint (Service Bus)",
         file="backends/jobq_azure/table_journal/entities.py",
         text='    return f"c!{safe(task_id)}!{safe(life)}"',

@@ -11,8 +11,8 @@ SWEEPS: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a field in the text of a program is filled in",
         file="jobq/submit/command_template.py",
-        text='"")) and re.search(r"\\s", word):',
-        wrong='"")) and not word:',
+        text='if names and re.search(r"\\s", word):',
+        wrong="if names and not word:",
         test="tests/cli/push/test_templates.py::test_a_field_beside_white_space_is_refused",
     ),
     Mutant(

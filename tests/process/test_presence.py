@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -106,6 +107,19 @@ async def test_what_cannot_be_noted_holds_up_nothing(
             assert time.monotonic() - began < 15
             monkeypatch.undo()
     assert any("could not be noted" in record.message for record in caplog.records)
+
+
+async def test_s11_what_is_gone_of_jobq_ends_no_worker(
+    connect: Callable[[], Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be replaced while it runs: what it only then imports is perhaps not there, and ended its tasks."""
+    monkeypatch.delitem(sys.modules, "jobq.journal.observing", raising=False)
+    monkeypatch.setitem(sys.modules, "jobq.journal.observing", None)
+    async with connect() as backend:
+        await backend.create()
+        await backend.push([Task.new(command="sleep 0.5")])
+        report = await _worker(backend, Stopping(), idle_timeout=timedelta(seconds=0.2)).run()
+        assert (report.succeeded, report.lost) == (1, 0)
 
 
 async def _refused(*_: object, **__: object) -> None:

@@ -270,7 +270,7 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage
 
     class FullHost(WorkerHost):
         def output_reader(
-            self, on_line: Callable[[StreamName, str], None], sink: Callable[[bytes], None]
+            self, on_line: Callable[[StreamName, str], None], sink: Callable[[StreamName, bytes], None]
         ) -> OutputReader:
             if left:
                 raise left.pop()

@@ -104,6 +104,27 @@ async def test_a_checkpoint_is_durable_and_fenced(stage: Stage, azurite: Azurite
     assert await _checkpoints(queue) == [], "nothing of it is left"
 
 
+async def test_s9_a_late_checkpoint_undoes_no_newer_one(stage: Stage, azurite: Azurite) -> None:
+    """As on queues that keep checkpoints themselves: one that was given up arrives after the next was acknowledged."""
+    queue, _ = await _journaled(stage, azurite)
+    await _pushed(queue)
+    (first,) = await queue.receive(1, None, NOW)
+    await first.checkpoint("first", 1)
+    await first.checkpoint("third", 3)
+    with pytest.raises(LockLost, match="a newer checkpoint"):
+        await first.checkpoint("second", 2)
+    await first.checkpoint("third", 3)  # a repetition is answered
+    await first.settle(Release())
+    (second,) = await queue.receive(1, None, timedelta(seconds=5))
+    assert second.checkpoint_value == "third"
+    await second.checkpoint("fourth", 1)  # each attempt counts from one
+    await second.settle(Release())
+    (third,) = await queue.receive(1, None, timedelta(seconds=5))
+    assert third.checkpoint_value == "fourth"
+    await third.settle(Complete(GOOD))
+    await written(queue)  # other tests look at all that the table holds of a queue of this name
+
+
 async def test_s9_the_checkpoint_of_what_has_not_ended_is_not_old(
     stage: Stage, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

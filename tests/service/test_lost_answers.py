@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import BackendUnavailable, MalformedTask, PushUnknown, SettlementUnknown
+from jobq.errors import BackendUnavailable, ConfigurationError, MalformedTask, PushUnknown, SettlementUnknown
+from jobq.journal.records import Attempt
 from jobq.lease.store import Grant, Request
-from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
@@ -248,3 +249,26 @@ async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend)
         3.0,
     )
     assert sent[-1]["attempt"]["outcome"] == "released"
+
+
+async def test_a_service_of_a_version_before_is_not_told_how_long_a_task_waited(near: HttpBackend) -> None:
+    """Its refusal costs a request more; nothing else of the report is lost."""
+    await near.push([Task.new(command="true")])
+    (held,) = await near.receive(1, LEASE, NOW)
+    assert isinstance(held, HttpDelivery)
+    sent: list[dict[str, Any]] = []
+
+    class Before:
+        async def send(self, item: bytes, _seconds: float) -> None:
+            sent.append(json.loads(item))
+            if "waited_seconds" in sent[-1].get("attempt", {}):
+                raise ConfigurationError("complete.attempt.waited_seconds: Extra inputs are not permitted")
+
+    held._settles = Before()  # type: ignore[assignment]
+    attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=2.0, started=1.0, waited=3.5)
+    await held.settle(Complete(TaskResult(exit_code=0), record=Record(attempt, "words")))
+    assert [item["attempt"].pop("waited_seconds", None) for item in sent] == [3.5, None]
+    assert sent[0] == sent[1]
+    assert sent[1]["attempt"]["output"] == "words"
+    await held.settle(Complete(TaskResult(exit_code=0)))
+    assert "attempt" not in sent[-1]

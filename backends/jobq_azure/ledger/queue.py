@@ -217,9 +217,7 @@ class LedgerQueue(JournaledQueue):
                 standing, found = await claim(self._ledger, message)
         except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
             seen_to.append(inner)
-            why = str(error) or "no answer in time"
-            _log.warning("%s: task %s is put off, for its batch cannot be asked: %s", self.name, inner.id, why)
-            self._put_off_later(inner, since)
+            self._put_off_later(inner, since, "its batch cannot be asked", error)
             return None
         if isinstance(found, LedgerHold):
             return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
-from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError
+from jobq.errors import AccessDenied, AllPutBack, AnswerLost, BackendUnavailable, ConfigurationError, JobqError
 from jobq.examination import Finding
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
@@ -234,7 +234,7 @@ class ServiceBusBackend:
             try:
                 found = await self._polls.receive(max_tasks, max(0.0, end - self._now()))
             except NoAnswer as error:
-                raise BackendUnavailable(str(error)) from None  # what is locked comes again, one delivery older
+                raise AnswerLost(str(error)) from None  # what is locked comes again, one delivery older
             if found and not self._is_warm:
                 self._is_warm = True
                 self._loading = asyncio.ensure_future(self._sdk.load())

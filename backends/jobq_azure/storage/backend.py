@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Self
@@ -12,6 +12,7 @@ from typing import Final, Self
 from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import (
+    AnswerLost,
     BackendUnavailable,
     ConfigurationError,
     JobqError,
@@ -24,6 +25,7 @@ from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
 from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
+from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
@@ -72,6 +74,7 @@ class StorageQueueBackend:
         self._name = name
         self._polling = PollInterval(poll_max.total_seconds())
         self._on_their_way: set[asyncio.Task[None]] = set()  # requests of deliveries
+        self._put_off_times = PutOffTimes()
         self._stack = AsyncExitStack()
         self._spills = account.has_blobs
         self._wire: StorageQueueClient
@@ -222,7 +225,9 @@ class StorageQueueBackend:
             elif isinstance(error, ServiceFailed):
                 self._polling.failed(count)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
-            raise BackendUnavailable(str(error)) from None
+            # One that answers so may do it for one message, again and again: nobody is to wait for that.
+            has_answered = isinstance(error, Unreadable | ServiceFailed)
+            raise (BackendUnavailable if has_answered else AnswerLost)(str(error)) from None
         return deliveries
 
     async def _granted(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
@@ -240,7 +245,10 @@ class StorageQueueBackend:
                     message, Envelope(MessageContent.read(message.text), text=message.text), seconds
                 )
                 _log.warning("%s: task %s is put off: %s", self._wire.place, unread.id, error)
-                await put_off(unread, min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS))
+                hidden = min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS)
+                if isinstance(error, BackendUnavailable):
+                    self._put_off_times.add(unread.id, hidden)
+                await put_off(unread, hidden)
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not self._keeps_ledger and delivery.message_ledger:
@@ -259,6 +267,10 @@ class StorageQueueBackend:
                 _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
 
         return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what was put off since the last call, for its payload could not be had."""
+        return self._put_off_times.take()
 
     async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery | None]]") -> None:
         """Put back what a receive was granted that nobody waits for any more."""

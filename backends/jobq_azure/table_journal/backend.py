@@ -6,13 +6,13 @@ requests before a start, of a second at most and none while the table is away; e
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 
-from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, QueueStats
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, PutsOff, QueueStats
 from jobq.batch_ids import key_of
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
@@ -24,6 +24,7 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
+from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequests
@@ -65,6 +66,7 @@ class JournaledQueue:
         self._wire = TableWire(place, ANSWER_SECONDS)
         self._keep = keep
         self._on_their_way: set[asyncio.Task[None]] = set()
+        self._put_off_times = PutOffTimes()
         self._stack = AsyncExitStack()
         self._keeps_checkpoints = not inner.capabilities.native_checkpoint
         self.writer: Writer
@@ -209,27 +211,46 @@ class JournaledQueue:
         except MalformedTask:
             return inner, None  # it is no task, and goes to the dead letters
         except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
-            why = str(error) or "no answer in time"
+            why = error
         seen_to.append(inner)
         # It must not start from nothing, which would forget what was acknowledged (S9).
-        _log.warning("%s: task %s is put off, for its checkpoint cannot be had: %s", self.name, inner.id, why)
-        self._put_off_later(inner, since)
+        self._put_off_later(inner, since, "its checkpoint cannot be had", why)
         return None
 
     async def _was_replaced(self, inner: Delivery) -> bool:
         """Return whether a message was sent in place of that of a delivery; see `Notebook.was_replaced`."""
         return await self._notebook.was_replaced(inner, origin_of(inner))
 
-    def _put_off_later(self, inner: Delivery, since: float) -> None:
-        putting = asyncio.ensure_future(self._put_off(inner, since))
+    def _put_off_later(self, inner: Delivery, since: float, what: str, why: Exception) -> None:
+        """Put a task off; whoever works waits for it, unless it would come again and again.
+
+        Args:
+            inner: was not started.
+            since: boottime in seconds before it was received.
+            what: cannot be had, in plain words.
+            why: of the table.
+        """
+        told = str(why) or "no answer in time"
+        _log.warning("%s: task %s is put off, for %s: %s", self.name, inner.id, what, told)
+        is_passing = isinstance(why, BackendUnavailable | NoAnswer | TimeoutError)
+        putting = asyncio.ensure_future(self._put_off(inner, since, is_passing=is_passing))
         self._on_their_way.add(putting)  # not waited for: the leases of others run
         putting.add_done_callback(self._on_their_way.discard)
+        if is_passing:
+            self._put_off_times.add(inner.id, _PUT_OFF.total_seconds())
 
-    async def _put_off(self, inner: Delivery, since: float) -> None:
+    async def _put_off(self, inner: Delivery, since: float, *, is_passing: bool) -> None:
         try:
             await give_back(self._delivery(inner, since, None), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
+            if is_passing:
+                self._put_off_times.add(inner.id, since + inner.lease.total_seconds() - _CLOCK.boottime())
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what was put off since the last call by this, and by the queue."""
+        found = self._put_off_times.take()
+        return {**self._inner.take_put_off(), **found} if isinstance(self._inner, PutsOff) else found
 
     async def _end_original(self, inner: Delivery) -> None:
         """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""

@@ -16,6 +16,7 @@ from jobq.cli.common import (
 )
 from jobq.cli.display import format_journal, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.cli.noted import noted
 from jobq.errors import JobqError
 from jobq.formats import durations
 
@@ -175,7 +176,9 @@ def retry(ctx: click.Context, name: str, failed: bool, as_json: bool) -> int:
         from jobq.submit.batch_end import put_back  # noqa: PLC0415
 
         with Bar("retried") as bar:
-            count = await put_back(backend, name, on_progress=lambda done: bar.show(done, str(done)))
+            async with noted(backend, "retry-batch", meant=f"batch={name}") as change:
+                count = await put_back(backend, name, on_progress=lambda done: bar.show(done, str(done)))
+                change.count, change.said = count, f"{count} put back"
         if as_json:
             _put(await batches_of(backend).find(name), as_json=True)
         else:
@@ -203,11 +206,14 @@ def cancel(ctx: click.Context, name: str, yes: bool, as_json: bool) -> int:
             terminal.say("nothing was canceled")
             return 1
         with Bar("canceled", found.unfinished) as bar:
-            found = await canceled(
-                batches_of(backend),
-                name,
-                on_look=lambda seen: bar.show(seen.counts["canceled"], f"{seen.unfinished} left"),
-            )
+            async with noted(backend, "cancel-batch", meant=f"batch={name}") as change:
+                change.count = found.unfinished
+                found = await canceled(
+                    batches_of(backend),
+                    name,
+                    on_look=lambda seen: bar.show(seen.counts["canceled"], f"{seen.unfinished} left"),
+                )
+                change.said = f"{found.counts['canceled']} canceled, {found.unfinished} left"
         _put(found, as_json=as_json)
         return 0
 

@@ -9,6 +9,7 @@ from jobq.cli import completions, whole_ids
 from jobq.cli.commands.status import say_missing
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import format_task, terminal
+from jobq.cli.noted import in_words, noted
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
@@ -64,14 +65,17 @@ def cancel(
             return 1
         counts: dict[str, int] = {}
         missing: list[str] = []
-        batches = _given(await whole_ids.of_tasks(backend, ids, changes=True)) if ids else _found(journal, conditions)
-        async for batch in batches:
-            # What is found by conditions has not ended; it may have been asked to, and is asked again without a word.
-            former = {record.id for record in await journal.find(batch) if _is_canceled(record)} if ids else set()
-            for id_, answer in zip(batch, await journal.cancel(batch), strict=True):
-                if id_ not in former:
-                    counts[answer] = counts.get(answer, 0) + 1
-                _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
+        meant = await whole_ids.of_tasks(backend, ids, changes=True)
+        async with noted(backend, "cancel", ids=meant, meant=in_words(all_, where)) as change:
+            async for batch in _given(meant) if ids else _found(journal, conditions):
+                # What is found by conditions has not ended; it may have been asked to, and is asked again, not told.
+                former = {record.id for record in await journal.find(batch) if _is_canceled(record)} if ids else set()
+                for id_, answer in zip(batch, await journal.cancel(batch), strict=True):
+                    if id_ not in former:
+                        counts[answer] = counts.get(answer, 0) + 1
+                    _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
+                change.count = sum(counts.values())
+                change.said = ", ".join(f"{count} {answer}" for answer, count in counts.items())
         if not as_json and counts.keys() != {"unknown"}:
             terminal.put(_summary(counts))
             if where and not counts and not any("*" in pattern for _, pattern in conditions):

@@ -11,10 +11,12 @@ from jobq.cli import completions, whole_ids
 from jobq.cli.common import ExampleCommand, SuggestingGroup, batch_option, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.cli.noted import in_words, noted
 from jobq.errors import JobqError, MalformedTask, PushError
 
 if TYPE_CHECKING:
     from jobq.backend import Backend, DeadLetter
+    from jobq.journal.change_noting import ChangeSaid
     from jobq.journal.records import Attempt
 
 _BATCH: Final = 500
@@ -219,7 +221,8 @@ def retry(
 
     async def work(backend: "Backend") -> int:
         meant = await _meant(backend, ids, where, group)
-        return await _act(backend, backend.redrive, "retried", meant, all_, as_json=as_json)
+        async with noted(backend, "retry", ids=meant, meant=in_words(all_, where, group)) as change:
+            return await _act(backend, backend.redrive, "retried", meant, all_, change, as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -255,7 +258,8 @@ def purge(
             terminal.say("nothing was deleted")
             return 1
         meant = await _meant(backend, ids, where, group)
-        return await _act(backend, backend.purge_dead, "purged", meant, all_, as_json=as_json)
+        async with noted(backend, "purge", ids=meant, meant=in_words(all_, where, group)) as change:
+            return await _act(backend, backend.purge_dead, "purged", meant, all_, change, as_json=as_json)
 
     return with_queue(ctx, work)
 
@@ -277,7 +281,16 @@ async def _meant(
     return tuple(await dead_letter_groups.chosen(backend, where, group))
 
 
-async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], all_: bool, *, as_json: bool) -> int:
+async def _act(
+    backend: "Backend",
+    act: Act,
+    done: str,
+    ids: tuple[str, ...],
+    all_: bool,
+    change: "ChangeSaid",
+    *,
+    as_json: bool,
+) -> int:
     count = 0
     missing: list[str] = []
     fault: JobqError | None = None
@@ -293,6 +306,7 @@ async def _act(backend: "Backend", act: Act, done: str, ids: tuple[str, ...], al
                 goes_on = True
                 missing += without(batch, found)
             count += len(found)
+            change.count, change.said = count, f"{done} {count}"
             if as_json:
                 _put_ids(found)
             bar.show(count, str(count))

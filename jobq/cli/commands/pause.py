@@ -7,6 +7,7 @@ import click
 
 from jobq.cli.common import ExampleCommand, json_option, with_queue
 from jobq.cli.display import terminal
+from jobq.cli.noted import noted
 from jobq.pausing import mark_of, pausable
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def pause(ctx: click.Context, reason: str, as_json: bool) -> int:
 
     async def work(backend: "Backend") -> None:
         mark = mark_of(reason)
-        await pausable(backend).pause(mark)
+        async with noted(backend, "pause") as change:
+            await pausable(backend).pause(mark)
+            change.said = mark.reason
         if as_json:
             terminal.put_json({"queue": backend.name, "paused": asdict(mark)})
         else:
@@ -44,7 +47,9 @@ def resume(ctx: click.Context, as_json: bool) -> int:
     """Hand tasks out again, after `pause`."""
 
     async def work(backend: "Backend") -> None:
-        before = await pausable(backend).resume()
+        async with noted(backend, "resume") as change:
+            before = await pausable(backend).resume()
+            change.said = "it was not paused" if before is None else f"it was {before}"
         if as_json:
             terminal.put_json({"queue": backend.name, "paused": None})
         elif before is None:

@@ -7,6 +7,7 @@ import click
 from jobq.cli.common import ExampleCommand, Invocation, full_option, json_option, read_settings, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
 from jobq.cli.display.progress_bar import Bar
+from jobq.cli.noted import noted
 from jobq.errors import AccessDenied, ConfigurationError
 from jobq.pausing import mark_field
 
@@ -160,7 +161,9 @@ def clear(ctx: click.Context, yes: bool, as_json: bool) -> int:
         if not yes and not terminal.confirmed(f"Delete all tasks that wait or run on {backend.name}?"):
             terminal.say("nothing was deleted")
             return 1
-        count = await _cleared(backend)
+        async with noted(backend, "clear") as change:
+            change.count = count = await _cleared(backend)
+            change.said = f"{count} deleted"
         if as_json:
             terminal.put_json({"queue": backend.name, "cleared": count})
         else:

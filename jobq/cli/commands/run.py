@@ -12,21 +12,29 @@ import click
 from jobq.cli import completions
 from jobq.cli.common import Invocation, ProgramCommand, duration, program_of, read_settings, run_async
 from jobq.cli.display import terminal
+from jobq.cli.submit.arguments import arguments_of, lists_in, show_all, slots_of, take_lists
 from jobq.cli.submit.sweep import EACH, GRID, show_first, sweep_of
-from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
+from jobq.cli.worker_options import BACKOFF, LOAD, MEMFREE, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
 from jobq.errors import JobqError
 
 if TYPE_CHECKING:
     from jobq.cli.localrun.input_feed import RunInput
+    from jobq.cli.localrun.job_handling import JobHandling
     from jobq.settings import Settings
     from jobq.submit.record_tasks import RecordTasks
 
-_HELP: Final = """Run a file of commands here and now, several at a time, until all are done; as `xargs -P` and GNU
-parallel do, with jobq's supervision: process trees end whole, with a time limit, a memory limit, and with this command.
+_HELP: Final = """Run commands here and now, several at a time, until all are done; as `xargs -P` and GNU parallel do,
+with jobq's supervision: process trees end whole, with a time limit, a memory limit, and with this command.
 
 FILE (`-` or nothing = standard input) is read as `jobq QUEUE push` reads it: each line is a command for the shell or a
 JSON object; blank lines and lines that begin with # are skipped. Work begins with the first line. Commands find
 /dev/null as their standard input; their output comes out line by line, as text.
+
+With a command of your own, behind `--` or as -c, there is no FILE, but lists of arguments: words behind `:::`, the
+lines of files behind `::::`, else the lines of standard input. Several lists make each combination; `:::+` and
+`::::+` go in step with the list before. Behind `--` the fields {} {.} {/} {//} {/.} {1} {2.} {#} {%} are filled in as
+GNU parallel has them, each within its word and without a shell: a value is never code. A -c stays as it is, and finds
+"$ARG_1", "$ARG_2", "$@", $ARG_SEQ and $JOBQ_SLOT.
 
 With --grid or --each there is no FILE, but one command, as a template: {name} is filled in within the words after `--`,
 without a shell; a -c stays as it is, and finds "$PARAM_name". {index} counts the points from 0.
@@ -45,6 +53,10 @@ Exit codes: 0 all succeeded, 1 some failed or were not run, 2 usage or bad input
 _EXAMPLES: Final = (
     "jobq run -n 8 < commands.txt",
     "seq 100 | sed 's/^/echo line /' | jobq run -n 4 --joblog jobs.tsv",
+    "jobq run -j 8 -- gzip -9 {} ::: *.log",
+    """jobq run -j +0 -c 'sort "$ARG_1" > "${ARG_1%.*}.sorted"' ::: *.txt""",
+    "find . -name '*.iso' -print0 | jobq run -j 4 -k -0 -- sha256sum",
+    "jobq run -j 8 --results out --halt soon,fail=10% -- ./simulate {1} {2} ::: 0.1 0.2 ::: 1 2 3",
     "jobq run -n 8 --grid lr=0.1,0.01 --grid seed=01..05 -- python train.py --lr={lr} --seed {seed}",
     """jobq run -n 8 --each runs.csv -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
     "jobq run -n 8 --timeout 10m --memory-limit 2G --num-retries 2 commands.txt",
@@ -55,6 +67,13 @@ _EXAMPLES: Final = (
 _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as the input lasts
 
 
+_SHORT: Final = {
+    "keep_order": "-k", "group": "--group", "bar": "--bar", "eta": "--eta", "num_workers": "-n", "jobs": "-j",
+    "results": "--results",
+}  # fmt: skip
+_EXCLUSIVE: Final = (
+    ("keep_order", "group"), ("keep_order", "results"), ("group", "results"), ("bar", "eta"), ("num_workers", "jobs"),
+)  # fmt: skip
 _FROM_WHERE: Final = "commands come from a FILE or a pipe, as in: echo 'echo hello' | jobq run"
 
 
@@ -63,12 +82,12 @@ class _RunCommand(ProgramCommand):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the shape of a command line."""
-        return ["[OPTIONS]", "[FILE | --grid ... --each ... [-c COMMAND | -- PROGRAM [ARGS]...]]"]
+        return ["[OPTIONS]", "[FILE | [--grid ...] [--each ...] [-c COMMAND | -- PROGRAM [ARGS]...] [::: ARGS]...]"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options and FILE."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, take_lists(ctx, args))
         except click.UsageError as error:
             if "unexpected extra" in error.message:
                 raise click.UsageError(f"{error.message.rstrip('.')}; {_FROM_WHERE}", ctx) from None
@@ -79,13 +98,30 @@ class _RunCommand(ProgramCommand):
 @click.argument("file", required=False, shell_complete=completions.files)
 @GRID
 @EACH
+@click.option("-c", "--command", metavar="COMMAND", help='A command for the shell, with "$ARG_1" or "$PARAM_name".')
+@click.option("-0", "--null", is_flag=True, help="The values of files and of standard input end with a NUL.")
+@click.option("--colsep", metavar="TEXT", help="Divide each value at this text into {1}, {2} and so on.")
 @click.option(
-    "-c",
-    "--command",
-    metavar="COMMAND",
-    help='With --grid, --each: a shell command, with "$PARAM_name" for the values.',
+    "-N", "--max-args", metavar="N", type=click.IntRange(1, 10_000), default=1,
+    help="Give each job so many values of the list. Default: 1.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the commands (of --grid and --each the first three); run nothing.")
+@click.option("-j", "--jobs", metavar="JOBS", help="As -n; or +0 for one on each processor, 50% for half of that.")
+@click.option("-k", "--keep-order", is_flag=True, help="Print what jobs print in the order of the input.")
+@click.option("--group", is_flag=True, help="Print what a job prints together, once it has ended.")
+@click.option(
+    "--results",
+    metavar="DIR",
+    help="Print nothing; write DIR/NUMBER/stdout and stderr, and meta.json, which says how the job ended.",
 )
-@click.option("--dry-run", is_flag=True, help="With --grid, --each: print the first three and how many; run nothing.")
+@click.option(
+    "--halt", metavar="WHEN,WHY=N", default="never",
+    help="End early: soon or now, at fail=N, success=N or done=N; N may be a percentage. Default: never.",
+)  # fmt: skip
+@click.option("--bar", is_flag=True, help="On a terminal, show a bar of progress instead of a table.")
+@click.option("--eta", is_flag=True, help="On a terminal, show one line: how many are done, and how long it takes.")
+@LOAD
+@MEMFREE
 @NUM_WORKERS
 @click.option("--queue-file", metavar="PATH", help="Keep the queue in this file. Default: a temporary one.")
 @click.option("--resume", is_flag=True, help="Go on with what --queue-file holds; begin it when there is nothing yet.")
@@ -124,66 +160,119 @@ def run(
     resume_failed: bool,
     joblog: str | None,
     timeout: timedelta | None,
-    quiet_output: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Run a file of commands; see _HELP."""
-    invocation = ctx.find_object(Invocation)
-    if invocation is not None and invocation.spec is not None:
-        raise click.UsageError(
-            "run has a queue of its own: write `jobq run ...`, or `jobq QUEUE push` and `jobq QUEUE worker`"
-        )
     resume = resume or resume_failed
-    if resume and queue_file is None:
-        given = "--resume-failed" if resume_failed else "--resume"
-        raise click.UsageError(f"{given} needs --queue-file, the file that the interrupted run was given")
-    program = program_of(ctx)
+    _check(ctx, queue_file, options, resume=resume, resume_failed=resume_failed)
+    program, lists = program_of(ctx), lists_in(ctx)
+    form = {name: options.pop(name) for name in ("null", "colsep", "max_args")}
     is_sweep = bool(grids) or each is not None
-    if is_sweep and file is not None:
-        raise click.UsageError("--grid and --each fill in one command; a FILE of commands does not go with them")
-    if not is_sweep:
-        file = _file_of(file, command, program, resume=resume)
-        if dry_run:
-            raise click.UsageError("--dry-run goes with --grid and --each")
-    settings = _settings(quiet_output=quiet_output or None, **options)
+    is_list = not is_sweep and (bool(lists) or program is not None or command is not None)
+    _check_source(file, form, is_sweep=is_sweep, is_list=is_list, dry_run=dry_run, has_lists=bool(lists))
+    handling = _handling(options)
+    settings = _settings(**options)
     from jobq.cli.localrun.one_run import OneRun, options_of  # noqa: PLC0415 - `jobq run --help` needs none of it
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - as above
 
     task_options = options_of(settings, timeout, queue_file)
-    commands = (command,) if command is not None else ()
     source: RunInput | None = None
     if not dry_run:
         settings = below_guardian(sys.argv[1:], settings)  # before anything is read: what is read is lost then
-    if is_sweep:
-        tasks = sweep_of(ctx, grids, each, commands, program, task_options)
+    if is_list:
+        jobs = arguments_of(lists, command, program, **form)
+        if dry_run:
+            return run_async(show_all(jobs, task_options, as_json=as_json))
+        source = jobs
+    elif is_sweep:
+        tasks = sweep_of(ctx, grids, each, (command,) if command is not None else (), program, task_options)
         if dry_run:
             return run_async(show_first(tasks, as_json=as_json))
         source = _points(tasks, grids, each, command, program)
-    elif file is not None or not terminal.has_terminal_input():
-        source = _lines(ctx, file or "-")
+    elif (path := _file_of(file, resume=resume)) is not None:
+        source = _lines(ctx, path)
     again = ["jobq", "run", "--resume", *(("--queue-file", queue_file) if queue_file else ())]
     again += ["-n", str(settings.num_workers)] if settings.num_workers > 1 else []
     again += ["--joblog", joblog] if joblog else []
-    echo = "nowhere" if settings.quiet_output else "stderr" if as_json else "stdout"
+    again += ["--results", str(handling.results)] if handling.results else []
     one = OneRun(
-        settings, source, task_options, queue_file=queue_file, joblog=joblog, again=shlex.join(again), echo=echo
+        settings,
+        source,
+        task_options,
+        queue_file=queue_file,
+        joblog=joblog,
+        again=shlex.join(again),
+        handling=handling,
+        echo="nowhere" if settings.quiet_output or handling.results else "stderr" if as_json else "stdout",
     )
     work = one.work(resume=resume, resume_failed=resume_failed, as_json=as_json)
     return run_async(work, settings.event_loop)
 
 
-def _file_of(file: str | None, command: str | None, program: tuple[str, ...] | None, *, resume: bool) -> str | None:
-    """Return the file of commands, whose name may stand behind `--`; raises UsageError where nothing is to be read."""
-    if command is not None:
-        raise click.UsageError(f"-c goes with --grid and --each; {_FROM_WHERE}")
-    if program is not None:
-        if file is not None or len(program) != 1:
-            raise click.UsageError(f"a program after `--` goes with --grid and --each; {_FROM_WHERE}")
-        file = program[0]
-    if terminal.has_terminal_input() and (file == "-" or (file is None and not resume)):
-        raise click.UsageError("nothing to run: give a FILE of commands or pipe them; a terminal is not read")
-    return file
+def _check(
+    ctx: click.Context, queue_file: str | None, options: dict[str, Any], *, resume: bool, resume_failed: bool
+) -> None:
+    """Raise UsageError for options that do not go together."""
+    invocation = ctx.find_object(Invocation)
+    if invocation is not None and invocation.spec is not None:
+        raise click.UsageError(
+            "run has a queue of its own: write `jobq run ...`, or `jobq QUEUE push` and `jobq QUEUE worker`"
+        )
+    if resume and queue_file is None:
+        given = "--resume-failed" if resume_failed else "--resume"
+        raise click.UsageError(f"{given} needs --queue-file, the file that the interrupted run was given")
+    if resume and options["keep_order"]:
+        raise click.UsageError("-k prints in the order of all the input, of which --resume runs a part; use --results")
+    for one, other in _EXCLUSIVE:
+        if options[one] and options[other]:
+            raise click.UsageError(f"{_SHORT[one]} and {_SHORT[other]} exclude each other")
+
+
+def _check_source(
+    file: str | None, form: dict[str, Any], *, is_sweep: bool, is_list: bool, dry_run: bool, has_lists: bool
+) -> None:
+    """Raise UsageError unless the jobs come from one place."""
+    if is_sweep and has_lists:
+        raise click.UsageError("--grid and --each name their values; lists behind ::: do not go with them")
+    if is_sweep and file is not None:
+        raise click.UsageError("--grid and --each fill in one command; a FILE of commands does not go with them")
+    if is_list and file is not None:
+        raise click.UsageError(f"a FILE of commands does not go with one command; for a FILE of arguments: :::: {file}")
+    if not is_list and form != {"null": False, "colsep": None, "max_args": 1}:
+        raise click.UsageError("-0, --colsep and -N are for lists of arguments, with a command behind `--` or as -c")
+    if dry_run and not (is_sweep or is_list):
+        raise click.UsageError("--dry-run goes with one command; a FILE says itself what would be run")
+
+
+def _handling(options: dict[str, Any]) -> "JobHandling":
+    """Take the options of what is done with jobs from all options; raises UsageError."""
+    from jobq.cli.localrun.halting import Halt  # noqa: PLC0415 - `jobq run --help` needs none of it
+    from jobq.cli.localrun.job_handling import JobHandling  # noqa: PLC0415 - as above
+
+    if (jobs := options.pop("jobs")) is not None:
+        options["num_workers"] = slots_of(jobs)
+    try:
+        halt = Halt.of(options.pop("halt"))
+    except ValueError as error:
+        raise click.UsageError(f"--halt {error}") from None
+    bar, eta, in_order, group = (options.pop(name) for name in ("bar", "eta", "keep_order", "group"))
+    results = options.pop("results")
+    return JobHandling(
+        output="order" if in_order else "group" if group else "lines",
+        halt=halt,
+        results=None if results is None else Path(results),
+        view="bar" if bar else "line" if eta else "table",
+    )
+
+
+def _file_of(file: str | None, *, resume: bool) -> str | None:
+    """Return the file of commands, None where nothing is read; raises UsageError where nothing is to be read."""
+    if terminal.has_terminal_input():
+        if file == "-" or (file is None and not resume):
+            raise click.UsageError("nothing to run: give a FILE of commands or pipe them; a terminal is not read")
+        return file
+    return file or "-"
 
 
 def _lines(ctx: click.Context, path: str) -> "RunInput":
@@ -216,7 +305,7 @@ def _points(
 def _settings(**options: Any) -> "Settings":
     from jobq.settings import variable_of  # noqa: PLC0415 - `jobq run --help` needs none of it
 
-    settings = read_settings(**options)
+    settings = read_settings(**{**options, "quiet_output": options.get("quiet_output") or None})
     # The person in front of it sees what fails, and decides: nothing is repeated, nothing ends early by itself.
     own = {
         name: 0

@@ -8,7 +8,17 @@ import click
 
 from jobq.cli.common import ExampleCommand, read_settings, run_async, spec_of
 from jobq.cli.display.worker_log import WorkerLog
-from jobq.cli.worker_options import BACKOFF, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW, option, time_option
+from jobq.cli.worker_options import (
+    BACKOFF,
+    LOAD,
+    MEMFREE,
+    MEMORY_LIMIT,
+    NUM_WORKERS,
+    STOP_GRACE,
+    VIEW,
+    option,
+    time_option,
+)
 from jobq.events import Events
 
 if TYPE_CHECKING:
@@ -45,6 +55,8 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
 )
 @time_option("--time-limit", text="How long new tasks are taken.", default="no limit")
 @MEMORY_LIMIT
+@LOAD
+@MEMFREE
 @option(
     "--max-consecutive-failures", metavar="N", type=click.IntRange(min=0),
     text="Exit 1 after so many first failures of different tasks in a row; 0 = never.", default="10",

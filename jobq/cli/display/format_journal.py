@@ -69,6 +69,7 @@ def attempt_as_json(attempt: "Attempt") -> dict[str, Any]:
         "started": _moment(attempt.started),
         "ended": _moment(attempt.ended),
         "duration_s": None if attempt.started is None else round(max(0.0, attempt.ended - attempt.started), 3),
+        "waited_s": attempt.waited,
         "host": attempt.host,
         "pid": attempt.pid,
         "program": attempt.program,
@@ -153,8 +154,9 @@ def attempt_line(attempt: "Attempt") -> str:
     started = "not started" if attempt.started is None else format_task.local_time(attempt.started)
     took = "" if attempt.started is None else f" {age(attempt.ended - attempt.started)}"
     where = f" on {visible(attempt.host)}:{attempt.pid}" if attempt.host else ""
+    waited = "" if attempt.waited is None else f", waited {age(attempt.waited)}"
     how = f"{attempt.attempt} {visible(str(attempt.outcome))} ({attempt.then}): {visible(attempt.detail)}"
-    return f"{how}; {started}{took}{where}"
+    return f"{how}; {started}{took}{where}{waited}"
 
 
 def age(seconds: float) -> str:

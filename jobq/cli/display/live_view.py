@@ -277,7 +277,8 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     finally:
         for helper in helpers:
             helper.cancel()
-        await asyncio.wait(helpers, timeout=_LEAVE_SECONDS)  # what hangs in a closing connection is left behind
+        if helpers:
+            await asyncio.wait(helpers, timeout=_LEAVE_SECONDS)  # what hangs in a closing connection is left behind
 
 
 async def _watched(work: Coroutine[Any, Any, None]) -> None:

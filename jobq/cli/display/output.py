@@ -73,6 +73,11 @@ class Output:
             self._report("console.output_dropped", _UNWRITTEN.format(unwritten), logging.ERROR)
             self._err.stop(_LAST_SECONDS)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether lines can be handed in without being dropped; who has many asks before each of some."""
+        return self._out.has_room and self._err.has_room
+
     def show(self, draw: Draw | None) -> None:
         """Show this frame below the lines, where there is one."""
         if self._frames is not None:

@@ -58,7 +58,7 @@ def lines(slots: int, busy: Sequence[Slot], below_it: Sequence[str], columns: in
     """Return the picture.
 
     Args:
-        slots: how many there are.
+        slots: how many there are; 0 = only the lines below are wanted.
         busy: those that run something, by number.
         below_it: lines for below the table.
         columns: of the terminal.
@@ -66,6 +66,8 @@ def lines(slots: int, busy: Sequence[Slot], below_it: Sequence[str], columns: in
     """
     width = columns - 1  # the last column is left free: some terminals go to the next line there
     below = [_cut(line, width) for line in below_it]
+    if not slots:
+        return below
     if rows < _LEAST_ROWS:
         return below[-1:]
     fit = max(1, rows - _LINES_ABOVE - len(below) - 1)  # and a title

@@ -71,6 +71,11 @@ class WriterThread:
             self._changed.notify()
             return True
 
+    @property
+    def has_room(self) -> bool:
+        """Whether less than half of what may wait does."""
+        return self._waiting_bytes < self._max_bytes // 2
+
     def stop(self, timeout_seconds: float) -> int:
         """Write what waits, for at most this long; return how many lines were not written."""
         end = time.monotonic() + timeout_seconds

@@ -57,6 +57,10 @@ class RunInput(Protocol):
         ...
 
     def place(self, number: int) -> str:
+        """Return what a part is called, with where it is read from."""
+        ...
+
+    def part(self, number: int) -> str:
         """Return what a part is called."""
         ...
 
@@ -90,7 +94,11 @@ class LineInput:
 
     def place(self, number: int) -> str:
         """Return the name of the file and the line."""
-        return f"{self._source.name}, line {number}"
+        return f"{self._source.name}, {self.part(number)}"
+
+    def part(self, number: int) -> str:
+        """Return the line."""
+        return f"line {number}"
 
     def _refuse(self, number: int, error: JobqError) -> NoReturn:
         raise type(error)(f"{self.place(number)}: {error}") from None
@@ -130,6 +138,8 @@ class PointInput:
         """Return which point it is."""
         return f"{INDEX} {number - 1}"
 
+    part = place
+
 
 def _id_of_point(_records: Sequence[InputRecord], position: int, filled: Mapping[str, Any]) -> str:
     return id_for(position + 1, json.dumps(list(filled.values())).encode())
@@ -151,6 +161,7 @@ class Feed:
         kept: how many of them are known with other options or content.
         is_done: whether all of the input is queued.
         line_of_own: the numbers of those tasks that bring an id of their own.
+        on_numbers: told the numbers of tasks before they are queued.
     """
 
     def __init__(
@@ -167,6 +178,7 @@ class Feed:
         self.kept = 0
         self.is_done = False
         self.line_of_own: dict[str, int] = {}
+        self.on_numbers: Callable[[list[int]], None] = lambda _numbers: None
         self._pusher = Pusher(backend, creates=False)
         self._template = template
         self._keeps_known = keeps_known
@@ -181,6 +193,7 @@ class Feed:
         """
         async for chunk in self.source.chunks(self._template):
             self.line_of_own |= {task.id: number for number, task in chunk if line_of(task.id) != number}
+            self.on_numbers([number for number, _ in chunk])
             try:
                 await self._pusher.push([task for _, task in chunk])
             except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction

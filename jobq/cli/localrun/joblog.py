@@ -13,6 +13,7 @@ from jobq.cli.display.format_task import as_shell, what_runs
 from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.run.attempt.supervisor import DeliveryReport
+from jobq.submit.argument_template import PREFIX as ARGUMENT_PREFIX
 from jobq.submit.command_template import PREFIX
 from jobq.task import Outcome, OutcomeKind
 
@@ -77,7 +78,9 @@ def _command(delivery: Delivery) -> str:
     except MalformedTask:
         return what_runs(delivery.body)
     if task.command is not None:  # what a sweep brings is shown; other variables may be secrets (A5)
-        return as_shell(task.command, {name: task.env[name] for name in task.env if name.startswith(PREFIX)})
+        return as_shell(
+            task.command, {name: task.env[name] for name in task.env if name.startswith((PREFIX, ARGUMENT_PREFIX))}
+        )
     return shlex.join(task.argv) if task.argv is not None else what_runs(delivery.body)
 
 

@@ -2,29 +2,40 @@
 
 import asyncio
 import time
-from contextlib import nullcontext, suppress
-from typing import Final
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from jobq.backend import Backend, Delivery
 from jobq.cli.display.live_view import LiveView, beside
 from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.cli.display.time_left import TimeLeft
 from jobq.cli.localrun.input_feed import Feed, line_of
+from jobq.cli.localrun.job_handling import JobHandling
+from jobq.cli.localrun.job_output import JobOutput
+from jobq.cli.localrun.job_runner import JobRunner, folder_of, meta_of
 from jobq.cli.localrun.joblog import Finished, JobLog
+from jobq.cli.localrun.result_folder import ResultFolder
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
 from jobq.formats import durations
-from jobq.run.attempt.retry import is_unspent, verdict_of_caller
+from jobq.run.attempt.retry import Backoff, Verdict, is_unspent, verdict_of_caller
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.run.process.usage import UsageSampler
 from jobq.run.stopping import Stopping
+from jobq.run.worker.start_gate import StartGate
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.task import Outcome, Task
 from jobq.telemetry.setup import Adapt
 
+if TYPE_CHECKING:
+    from jobq.cli.localrun.halting import Halt
+
 LISTED: Final = 10  # how many failures are shown one by one
+_BAR_CHARACTERS: Final = 30
 _LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
 _HURRIED_FLUSH_SECONDS: Final = 2.0
 _CODE_OF: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
@@ -38,6 +49,7 @@ class LocalRun:
         settings: of the worker; its idle timeout must outlast any input.
         feed: brings in the input; None = all of it is queued.
         joblog: gets each finished task.
+        handling: what is done with what they print, and when it ends early.
 
     Attributes:
         done: tasks that succeeded here.
@@ -47,9 +59,13 @@ class LocalRun:
         failures: the first of the failed.
         error: what was wrong with the input.
         stopped_by: the signal that ended it early.
+        results: where the output of each job is kept; None = nowhere.
+        halted_by: the condition that ended it early.
     """
 
-    def __init__(self, backend: Backend, settings: Settings, feed: Feed | None, joblog: JobLog | None) -> None:
+    def __init__(
+        self, backend: Backend, settings: Settings, feed: Feed | None, joblog: JobLog | None, handling: JobHandling
+    ) -> None:
         self.done = 0
         self.failed = 0
         self.failed_earlier = 0
@@ -62,6 +78,11 @@ class LocalRun:
         self._settings = settings.copied({"allow_commands": (), "allow_calls": (), "require_signed": "off"})
         self._feed = feed
         self._joblog = joblog
+        self._handling = handling
+        self.results = None if handling.results is None else ResultFolder(handling.results)
+        self.halted_by: Halt | None = None
+        self._judged = Counter[type[Verdict]]()
+        self._output: JobOutput | None = None
         self._stopping = Stopping()
         self._changed = asyncio.Event()
         self._left_at_start = 0
@@ -80,6 +101,10 @@ class LocalRun:
             return _CODE_OF.get(self.stopped_by, 143)
         if self.error is not None:
             return self.error.exit_code
+        if self.results is not None and self.results.incomplete:
+            return 1
+        if self.halted_by is not None and self.halted_by.why == "success":
+            return 0  # as it was asked for, whatever else had failed or is left
         return 1 if self.failed or self.failed_earlier or not is_whole else 0
 
     def status(self) -> str:
@@ -90,7 +115,11 @@ class LocalRun:
         if self.input_is_queued:
             self._time_left.note(time.monotonic(), total - ended)
             more, left = "", self._time_left.text()
-        return f"{ended} of {total}{more}" + (f", {self.failed} failed" if self.failed else "") + left
+        bar = ""
+        if self._handling.view == "bar" and total and not more:
+            filled = _BAR_CHARACTERS * ended // total
+            bar = f"[{'#' * filled:<{_BAR_CHARACTERS}}] {ended * 100 // total}%  "
+        return f"{bar}{ended} of {total}{more}" + (f", {self.failed} failed" if self.failed else "") + left
 
     async def run(self, screen: PassthroughLog, events: Events, adapt: Adapt) -> None:
         """Work until all is done, or until asked to stop.
@@ -110,21 +139,27 @@ class LocalRun:
                 f" start again as soon as that is seen to be dead, or in {durations.show(lease)}, unless it renews"
             )
         sampler = UsageSampler(self._settings.memory_limit)
+        output = self._output = self._handling.output_of(screen, self._line)
+        if self._feed is not None and output is not None:
+            self._feed.on_numbers = output.expect
         worker = Worker(
             self._backend,
             self._settings,
             events=events,
-            adapt=adapt,
-            on_line=screen.on_line,
+            adapt=lambda commands: JobRunner(adapt(commands), self.results, self._line),
+            on_line=screen.on_line if output is None else output.on_line,
             stopping=self._stopping,
-            judge=verdict_of_caller,
+            judge=self._judge,
             on_report=self._on_report,
             sampler=sampler,
+            gate=StartGate.of(self._settings, () if output is None else (output.too_full,)),
+            sinks=None if self.results is None else self.results.sink,
         )
-        view = LiveView(screen.show, sampler=sampler, slots=self._settings.num_workers, below=lambda _: [self.status()])
+        slots = self._settings.num_workers if self._handling.view == "table" else 0
+        view = LiveView(screen.show, sampler=sampler, slots=slots, below=lambda _: [self.status()])
         feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:
-            async with beside(view.run()) if screen.is_live else nullcontext():
+            async with beside(*([view.run()] if screen.is_live else []), *([output.run()] if output else [])):
                 report = await worker.run()
         finally:
             feeding.cancel()
@@ -133,6 +168,8 @@ class LocalRun:
         self.left = await self._count()
         if self.stopped_by is not None:
             screen.flush_seconds = _HURRIED_FLUSH_SECONDS
+        if output is not None:
+            await self._print_rest(output, screen)
         if not feeding.cancelled() and (fault := feeding.exception()) is not None:
             raise fault
 
@@ -159,16 +196,26 @@ class LocalRun:
                         self._changed.clear()
                         await self._changed.wait()
 
+    async def _print_rest(self, output: JobOutput, screen: PassthroughLog) -> None:
+        try:
+            async with asyncio.timeout(screen.flush_seconds if self.stopped_by is not None else None):
+                await output.finish()
+        except TimeoutError:
+            screen.say("what jobs have printed is not all shown: the reader of this output is too slow")
+
     async def _count(self) -> int:
         stats = await self._backend.stats()
         return stats.unfinished
 
     def _on_report(self, delivery: Delivery, report: DeliveryReport) -> None:
+        is_last = report.settled is Settled.YES and isinstance(report.verdict, Complete | MoveToDeadLetters)
+        if self._output is not None:
+            self._output.ended(report.task_id, is_last=is_last)
         if report.settled is not Settled.YES:
             return
         # What tripped the breaker (--max-consecutive-failures) is left for --resume, and yet it is what went wrong.
         tripped = report.verdict is not None and is_unspent(delivery.task, report.outcome, report.verdict)
-        if not tripped and not isinstance(report.verdict, Complete | MoveToDeadLetters):
+        if not tripped and not is_last:
             return
         failed = tripped or isinstance(report.verdict, MoveToDeadLetters)
         self.failed += failed
@@ -180,6 +227,28 @@ class LocalRun:
                 self._joblog.add(finished)
             if failed and len(self.failures) < LISTED:
                 self.failures.append(finished)
+
+    def _judge(self, task: Task, attempt: int, outcome: Outcome, backoff: Backoff) -> Verdict:
+        """Decide what becomes of a job, and write its results where that is its end, before it is settled."""
+        verdict = verdict_of_caller(task, attempt, outcome, backoff)
+        if self._handling.halt is not None:
+            self._judged[type(verdict)] += 1
+            self._halt(self._handling.halt)  # before the next one starts in its slot
+        if self.results is not None and isinstance(verdict, Complete | MoveToDeadLetters):
+            number = self._line(task.id)
+            self.results.conclude(task.id, folder_of(number, task.id), meta_of(task, attempt, number, outcome))
+        return verdict
+
+    def _halt(self, halt: "Halt") -> None:
+        total = self._left_at_start + (self._feed.queued if self._feed else 0) if self.input_is_queued else None
+        done, failed = self._judged[Complete], self._judged[MoveToDeadLetters]
+        if self.halted_by is not None or not halt.is_reached(done, failed, total):
+            return
+        self.halted_by = halt
+        if halt.when == "now":
+            self._stopping.stop(str(halt))
+        else:
+            self._stopping.drain(str(halt))
 
     def _line(self, id_: str) -> int:
         own = self._feed.line_of_own.get(id_) if self._feed is not None else None

@@ -11,6 +11,7 @@ from typing import Any
 from jobq.cli.display import live_view, terminal
 from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.cli.localrun.input_feed import Feed, RunInput
+from jobq.cli.localrun.job_handling import JobHandling
 from jobq.cli.localrun.joblog import JobLog, check_place
 from jobq.cli.localrun.local_run import LocalRun
 from jobq.cli.localrun.run_store import NamedRun, temporary_queue
@@ -41,6 +42,7 @@ class OneRun:
         queue_file: where the queue stays; None = it goes.
         joblog: gets a line for each finished task.
         again: the command line that resumes, for messages.
+        handling: what is done with jobs beyond running them.
         echo: where the output of tasks goes.
     """
 
@@ -53,6 +55,7 @@ class OneRun:
         queue_file: str | None,
         joblog: str | None,
         again: str,
+        handling: JobHandling,
         echo: Any,
     ) -> None:
         self._settings = settings
@@ -61,6 +64,7 @@ class OneRun:
         self._queue_file = Path(queue_file) if queue_file else None
         self._joblog = Path(joblog) if joblog else None
         self._again = again
+        self._handling = handling
         self._echo = echo
 
     async def work(self, *, resume: bool, resume_failed: bool, as_json: bool) -> int:
@@ -92,7 +96,7 @@ class OneRun:
                 context = stack.enter_context(traced_push(backend.name, "sqlite", self._settings.telemetry))
                 options = replace(self._options, trace_context=context)
                 feed = Feed(backend, source, options, keeps_known=resume, on_end=on_end)
-            here = LocalRun(backend, self._settings, feed, joblog)
+            here = LocalRun(backend, self._settings, feed, joblog, self._handling)
             is_live = not as_json and live_view.is_wanted(self._settings.view)
             with PassthroughLog(echo=self._echo, is_live=is_live) as screen:
                 events = Events(screen.on_event)
@@ -109,7 +113,9 @@ class OneRun:
 
     def _say(self, here: LocalRun, seconds: float) -> None:
         for task in here.failures:
-            where = self._place(task.line) if task.line else f"task {task.id}"
+            where = f"task {task.id}"
+            if task.line:
+                where = self._source.part(task.line) if self._source is not None else f"line {task.line}"
             terminal.say(f"failed: {where} ({task.detail}): {terminal.shortened(task.command, 200)}", is_error=True)
             if task.last_line:
                 terminal.say(f"        {terminal.shortened(task.last_line, 200)}", is_error=True)
@@ -120,6 +126,11 @@ class OneRun:
         counts += [f"{here.left} left"] if here.left else []
         kept = f"; the queue is kept: sqlite://{self._queue_file}/run" if self._queue_file is not None else ""
         terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}{kept}")
+        if here.results is not None and here.results.incomplete:
+            terminal.complain(
+                f"the results of {here.results.incomplete} jobs in {self._handling.results} are not whole: they could"
+                " not be written, or not fast enough"
+            )
         resume = self._how_to_resume(here)
         if here.error is not None:
             terminal.complain(str(here.error))
@@ -129,14 +140,12 @@ class OneRun:
     def _how_to_resume(self, here: LocalRun) -> str | None:
         if not here.left and here.input_is_queued:
             return None
+        if here.halted_by is not None and self._queue_file is None:
+            return f"ended by {here.halted_by}"
         if self._queue_file is None:
             return "what is left went with the temporary queue; with --queue-file PATH it could be resumed"
         given = "" if here.input_is_queued or self._source is None else f" {self._source.again}"
         return f"go on with: {self._again}{given}"
-
-    def _place(self, number: int) -> str:
-        is_point = self._source is not None and self._source.what == "points"
-        return f"index {number - 1}" if is_point else f"line {number}"
 
 
 async def _may_begin(source: RunInput | None, *, resume: bool, resume_failed: bool) -> bool:

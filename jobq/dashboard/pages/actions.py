@@ -6,14 +6,14 @@ What was shown is what is done: a confirmation carries its tasks, and the proof 
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jobq.backend import Backend
+from jobq.backend import Backend, Hastened, hastening
 from jobq.batches import batches_of
 from jobq.dashboard.bulk import SCOPES
 from jobq.dashboard.change_notes import noted_change
@@ -52,15 +52,27 @@ class PageAction:
     takes_ids: bool = True
 
 
+_CANCELED: Final[Mapping[str, str]] = {
+    Canceled.CANCELED: "{} canceled",
+    Canceled.STOPPING: "{} stop with their next heartbeat",
+    Canceled.ENDED: "{} had ended",
+    Canceled.UNKNOWN: "{} are not known",
+}
+_HASTENED: Final[Mapping[str, str]] = {
+    Hastened.DUE: "{} due now",
+    Hastened.WAITING: "{} waited already",
+    Hastened.RUNNING: "{} ran already",
+    Hastened.ENDED: "{} had ended",
+    Hastened.UNKNOWN: "{} are not known",
+}
+
+
 async def _cancel(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
-    answers = Counter(await journal_of(backend).cancel(ids))
-    said = {
-        Canceled.CANCELED: "{} canceled",
-        Canceled.STOPPING: "{} stop with their next heartbeat",
-        Canceled.ENDED: "{} had ended",
-        Canceled.UNKNOWN: "{} are not known",
-    }
-    return ", ".join(text.format(answers[answer]) for answer, text in said.items() if answers[answer])
+    return _counted(await journal_of(backend).cancel(ids), _CANCELED)
+
+
+async def _hasten(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
+    return _counted(await hastening(backend).hasten(ids), _HASTENED)
 
 
 async def _retry(backend: Backend, ids: Sequence[str], _mark: Pause) -> str:
@@ -87,6 +99,11 @@ async def _cancel_batches(backend: Backend, ids: Sequence[str], _mark: Pause) ->
     return f"{len(ids)} batch{'' if len(ids) == 1 else 'es'} canceled: what waits of it ends, what runs is asked to end"
 
 
+def _counted(answers: Sequence[str], said: Mapping[str, str]) -> str:
+    counts = Counter(answers)
+    return ", ".join(text.format(counts[answer]) for answer, text in said.items() if counts[answer])
+
+
 def _done(count: int, of: int, what: str) -> str:
     return f"{count} {what}" + (f", {of - count} were gone" if count < of else "")
 
@@ -95,6 +112,7 @@ ACTIONS: Final = {
     "cancel": PageAction(
         scope=SCOPES["cancel"], title="Cancel {}", do=_cancel, warning="A task that is canceled runs no more."
     ),
+    "hasten": PageAction(scope=Scope.OPERATE, title="Run {} now", do=_hasten),
     "retry": PageAction(scope=SCOPES["retry"], title="Put {} back, with fresh budgets", do=_retry),
     "purge": PageAction(
         scope=SCOPES["purge"], title="Purge {}", do=_purge, warning="For good: body, history and output of each go."

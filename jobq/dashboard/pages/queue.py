@@ -13,6 +13,7 @@ from jobq.dashboard.charts import (
     depth_chart,
     ended_chart,
     run_chart,
+    start_chart,
     wait_chart,
 )
 from jobq.dashboard.series import DEFAULT_SPAN, SPANS, points_shown
@@ -57,7 +58,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
             "line": line,
             "running": running,
             "groups": groups,
-            "charts": [draw(points) for draw in (ended_chart, depth_chart, wait_chart, run_chart)],
+            "charts": [draw(points) for draw in (ended_chart, depth_chart, wait_chart, start_chart, run_chart)],
             "points": [each for each in reversed(points) if each.ended is not None or each.depth is not None],
             "spans": list(SPANS),
             "span": span,

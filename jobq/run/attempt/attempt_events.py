@@ -11,6 +11,7 @@ from jobq.formats.trace_context import ids_of
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict
 from jobq.run.attempt.settle import Settled
+from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 
@@ -43,7 +44,7 @@ class AttemptEvents:
         self._delivery = delivery
         self._known: dict[str, Any] = {"task_id": delivery.id, "queue": queue, "attempt": delivery.deliveries}
         self._has_ended = False
-        self._due: float | None = None  # wall time, of a first attempt
+        self._task: Task | None = None
 
     def leased(self, task: Task | None = None) -> None:
         """Publish that a lease on it was granted; what is known of its task goes with all later events.
@@ -53,8 +54,7 @@ class AttemptEvents:
         """
         if task is not None:
             self._known["max_attempts"] = task.budgets.retries + 1
-            if self._delivery.deliveries == 1 and task.created is not None:
-                self._due = max(task.created, task.not_before or 0.0)
+            self._task = task
             if (ids := ids_of(task.trace_context)) is not None:  # of its push; a traced attempt has its own
                 self._known |= {"trace_id": ids.trace_id, "span_id": ids.span_id}
         self._emit("task.leased")
@@ -124,8 +124,7 @@ class AttemptEvents:
         self._emit("task.runs_alone")
 
     def _waited(self) -> float | None:
-        """Return seconds from a task's push, or from when it was due, to its first start; of two machines' clocks."""
-        return None if self._due is None else round(max(0.0, time.time() - self._due), 3)
+        return None if self._task is None else waited_seconds(self._task, self._delivery.deliveries, time.time())
 
     def _emit(self, name: str, level: int = logging.INFO, **fields: object) -> None:
         self._events.emit(name, level, **self._known, **fields)

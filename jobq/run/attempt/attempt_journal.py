@@ -19,6 +19,7 @@ from jobq.journal.records import (
     this_holder,
 )
 from jobq.run.attempt.retry import Cancel, Leave, Reason, SendOn, Verdict
+from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.run.process.usage import UsageReading
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
@@ -149,6 +150,7 @@ class AttemptJournal:
         lost = f"; its result is not kept: {outcome.value_lost}" if outcome.value_lost else ""
         if isinstance(verdict, SendOn):
             lost += f"; sent on to queue {verdict.queue} as {verdict.task.id}"
+        task = self._delivery.task
         attempt = replace(
             attempt,
             started=self._started,
@@ -157,7 +159,8 @@ class AttemptJournal:
             signal=outcome.signal,
             usage=outcome.usage,
             value=None if outcome.value_lost else outcome.value,
-            program=_program(self._delivery.task),
+            program=_program(task),
+            waited=None if self._started is None else waited_seconds(task, self._delivery.deliveries, self._started),
         )
         return Record(attempt, end_of(outcome.output or outcome.output_tail, MAX_OUTPUT_BYTES))
 

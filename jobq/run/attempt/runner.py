@@ -26,7 +26,7 @@ from jobq.task import Outcome, Task
 from jobq.task_client import SOCKET_VARIABLE
 
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
-MakeReader = Callable[[Callable[[StreamName, str], None], Callable[[bytes], None]], OutputReader]
+MakeReader = Callable[[Callable[[StreamName, str], None], Callable[[StreamName, bytes], None]], OutputReader]
 
 
 class Running(Protocol):

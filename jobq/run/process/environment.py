@@ -58,7 +58,7 @@ _MARK: Final = "JOBQ_WORKER_ID"
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 _TRACE_VARIABLES: Final = frozenset(name.upper() for name in _TRACE)
 # Always jobq's word: a task that brings one of these would lie to its own processes.
-_RESERVED: Final = TASK_VARIABLES - {"JOBQ_LEASE_NAME", "JOBQ_CALLBACK_SOCKET", _MARK}
+_RESERVED: Final = TASK_VARIABLES - {"JOBQ_LEASE_NAME", "JOBQ_CALLBACK_SOCKET", "JOBQ_SLOT", _MARK}
 
 
 def task_environment(

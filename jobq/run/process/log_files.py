@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 _log: Final = logging.getLogger(__name__)
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024  # of one attempt, in memory
@@ -22,11 +22,11 @@ class Sink:
     """What takes the output of an attempt.
 
     Attributes:
-        write: takes a chunk; never blocks for long, and never raises.
+        write: takes the stream, stdout or stderr, and a chunk; never blocks for long, and never raises.
         close: ends it.
     """
 
-    write: Callable[[bytes], None]
+    write: Callable[[Literal["stdout", "stderr"], bytes], None]
     close: Callable[[], None]
 
 
@@ -61,6 +61,7 @@ class LogFile:
         self._lock = threading.Lock()
         self._waiting = 0
         self._dropped = 0
+        self._is_cut = False
         self._chunks = queue.SimpleQueue[bytes | None]()
         self._thread = threading.Thread(target=self._run, name=f"log {path.name}", daemon=True)
         self._thread.start()
@@ -69,6 +70,11 @@ class LogFile:
     def is_written(self) -> bool:
         """Whether nothing waits for the disk any more."""
         return not self._thread.is_alive()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that came is written."""
+        return self.is_written and not self._is_cut
 
     @property
     def has_ended(self) -> bool:
@@ -84,6 +90,7 @@ class LogFile:
         with self._lock:
             if self._waiting + len(chunk) > self._most:
                 self._dropped += len(chunk)
+                self._is_cut = True
                 return
             self._note_dropped()
             self._waiting += len(chunk)
@@ -118,7 +125,7 @@ class LogFile:
         except OSError as error:
             _log.warning("the output is not written to %s: %s", self._path, error.strerror)
             with self._lock:
-                self._most, self._dropped = -1, 0
+                self._most, self._dropped, self._is_cut = -1, 0, True
 
 
 class LogFolder:
@@ -147,7 +154,7 @@ class LogFolder:
             _log.warning("the output is not written to %s: %s", name, error)
             return nowhere()
         self._files.append(file)
-        return Sink(file.write, file.close)
+        return Sink(lambda _stream, chunk: file.write(chunk), file.close)
 
     async def end(self, patience: Callable[[], float]) -> None:
         """Wait for what is not written yet, then say what is not whole.
@@ -167,4 +174,4 @@ class LogFolder:
 
 def nowhere() -> Sink:
     """Return a sink that takes nothing."""
-    return Sink(lambda _chunk: None, lambda: None)
+    return Sink(lambda _stream, _chunk: None, lambda: None)

@@ -62,7 +62,7 @@ async def sinks_of(queue: str, settings: Settings, patience: Callable[[], float]
 
             def sink(task_id: str, attempt: int) -> Sink:
                 upload = spool.begin(place, log_name(queue, task_id, attempt))
-                return Sink(upload.write, upload.close)
+                return Sink(lambda _stream, chunk: upload.write(chunk), upload.close)
 
             try:
                 yield sink

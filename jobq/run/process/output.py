@@ -30,7 +30,7 @@ class OutputReader:
     Args:
         on_line: called in the loop's thread with the stream and each line; of progress, at most one line a second.
         tail_bytes: how much of both streams, as they came, is kept in `tail`.
-        sink: given all bytes of both, as they came; must not raise.
+        sink: given all bytes of both, as they came, and of which they are; must not raise.
 
     Raises:
         OSError: no descriptors left.
@@ -41,7 +41,7 @@ class OutputReader:
         on_line: Callable[[StreamName, str], None],
         *,
         tail_bytes: int = TAIL_BYTES,
-        sink: Callable[[bytes], None] = lambda _chunk: None,
+        sink: Callable[[StreamName, bytes], None] = lambda _stream, _chunk: None,
     ) -> None:
         self.tail: Final = Tail(tail_bytes)
         self._on_line = on_line
@@ -121,7 +121,7 @@ class _Stream:
         name: StreamName,
         emit: Callable[[StreamName, str], None],
         tail: Tail,
-        sink: Callable[[bytes], None],
+        sink: Callable[[StreamName, bytes], None],
     ) -> None:
         self._name: Final = name
         self._emit = emit
@@ -187,7 +187,7 @@ class _Stream:
             return False
         started = self._loop.time()
         self._tail.add(chunk)
-        self._sink(chunk)
+        self._sink(self._name, chunk)
         self._accept(self._splitter.feed(chunk))
         self._arm()
         if self._loop.time() - started > _LONG_WAKEUP_SECONDS:

@@ -14,6 +14,7 @@ from jobq.run.worker.receive import Receiving
 _LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
 _LATE: Final = 1.0  # seconds by which a service may be late with what it is to show again
 _LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+UNKNOWN_ID: Final = ""  # of what a predecessor, or a receive whose answer was lost, may have leased
 _PAUSED_SECONDS: Final = 600.0  # for which a worker stays at a paused queue that has been told no time
 
 
@@ -45,6 +46,7 @@ class EmptyQueue:
         self._due: dict[str, float] = {}  # boottime in seconds at which what was given back or lost comes again
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._since: float | None = None  # boottime in seconds of the look that found the queue empty
+        self._doubted_since: float | None = None  # boottime in seconds of the first doubt since something came
         self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
         self._mark: Pause | None = None
         self._paused_since: float | None = None  # boottime in seconds of the look that found it paused
@@ -63,8 +65,20 @@ class EmptyQueue:
         """Note that a task comes again after so long; a service may count in whole seconds, rounded up."""
         self._due[task_id] = self._clock.boottime() + (math.ceil(seconds) + _LATE if seconds > 0 else 0.0)
 
+    def doubt(self, seconds: float) -> None:
+        """Note that a receive without an answer may have leased tasks for so long, which nobody has.
+
+        Where they are lost again and again and nothing comes, no such wait begins later than a lease after the first.
+        """
+        now = self._clock.boottime()
+        if self._doubted_since is None:
+            self._doubted_since = now
+        if now <= self._doubted_since + seconds:
+            self.expect(UNKNOWN_ID, seconds)
+
     def came(self, task_id: str) -> None:
         """Note that it is here."""
+        self._doubted_since = None
         self._due.pop(task_id, None)
 
     def wait(self) -> timedelta:
@@ -126,7 +140,7 @@ class EmptyQueue:
         """Wait for what a worker that is gone had leased; one that lives is seen to renew, and is not waited for."""
         found = await self._leftovers.abandoned()
         for task_id in self._left_by_others - found.keys():
-            self.came(task_id)
+            self._due.pop(task_id, None)
         for task_id, seconds in found.items():
             self.expect(task_id, seconds)
         self._left_by_others = set(found)

@@ -31,6 +31,8 @@ class WorkerHost:
         """Return the counter of what the kernel kills for want of memory."""
         return oom_counter()
 
-    def output_reader(self, on_line: Callable[[StreamName, str], None], sink: Callable[[bytes], None]) -> OutputReader:
+    def output_reader(
+        self, on_line: Callable[[StreamName, str], None], sink: Callable[[StreamName, bytes], None]
+    ) -> OutputReader:
         """Return what reads one attempt's output; raises OSError when no descriptors are left."""
         return OutputReader(on_line, sink=sink)

@@ -60,15 +60,15 @@ class PresenceReports:
     async def run(self) -> None:
         """Tell until cancelled."""
         await self._sleep(_FIRST_SECONDS)
-        # Here, not above: a worker that starts, and one that ends soon, must not pay for it.
-        from jobq.journal.observations import observations_of  # noqa: PLC0415
-        from jobq.journal.observing import Observer  # noqa: PLC0415
-        from jobq.journal.presence import REPORT_SECONDS  # noqa: PLC0415
+        try:
+            from jobq.journal.presence import REPORT_SECONDS  # noqa: PLC0415 - as in `_made`
 
-        if (notes := observations_of(self._backend)) is None:
+            observer = self._observer = self._made()
+        except Exception as error:  # noqa: BLE001 - as below: jobq or Python was replaced meanwhile
+            _log.warning("nothing is noted of the worker and the queue: %s: %s", type(error).__name__, error)
             return
-        self._version = _version()
-        self._observer = observer = Observer(notes, clock=self._clock)
+        if observer is None:
+            return
         while True:
             try:
                 async with asyncio.timeout(_MOST_SECONDS):
@@ -76,6 +76,16 @@ class PresenceReports:
             except Exception as error:  # noqa: BLE001 - no task depends on it (S11, L4)
                 _log.debug("how the worker and the queue are could not be noted: %s: %s", type(error).__name__, error)
             await self._sleep(REPORT_SECONDS)
+
+    def _made(self) -> "Observer | None":
+        # Here, not above: a worker that starts, and one that ends soon, must not pay for it.
+        from jobq.journal.observations import observations_of  # noqa: PLC0415
+        from jobq.journal.observing import Observer  # noqa: PLC0415
+
+        if (notes := observations_of(self._backend)) is None:
+            return None
+        self._version = _version()
+        return Observer(notes, clock=self._clock)
 
     async def stop(self) -> None:
         """Say that the worker has ended, if it may have said that it works; at most for a moment."""

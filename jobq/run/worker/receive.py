@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jobq.backend import Backend, Delivery
 from jobq.clock import Clock
-from jobq.errors import AccessDenied, AllPutBack, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
+from jobq.errors import AccessDenied, AllPutBack, AnswerLost, ConfigurationError, JobqError, QueueNotFound
 from jobq.events import Events
 from jobq.lease.outage import Outage
 from jobq.pausing import Pausable, Pause
@@ -42,6 +42,7 @@ class Receiving:
         attempts: those that run now; when the last one ends, an empty queue may be a finished one.
         expected_until: boottime in seconds until which a task that this worker gave back may still come.
         chance: spreads the pauses of many workers.
+        on_lost: called with the seconds of a lease when an answer is lost: tasks may be leased, for nobody.
         outage: what else the service does not answer; None = nothing else is asked.
     """
 
@@ -57,6 +58,7 @@ class Receiving:
         attempts: "set[asyncio.Task[Any]]",
         expected_until: Callable[[], float],
         chance: random.Random,
+        on_lost: Callable[[float], None] = lambda _seconds: None,
         outage: Outage | None = None,
     ) -> None:
         self._backend = backend
@@ -68,6 +70,7 @@ class Receiving:
         self._attempts = attempts
         self._expected_until = expected_until
         self._chance = chance
+        self._on_lost = on_lost
         self._outage = outage or Outage(clock, f"queue {backend.name}")
         self._was_served = False
 
@@ -106,6 +109,8 @@ class Receiving:
                     raise
                 else:
                     denied_since = None
+                if isinstance(error, AnswerLost):
+                    self._on_lost(lease.total_seconds())
                 self._events.emit(
                     "worker.receive_failed",
                     self._outage.failed(self),
@@ -144,7 +149,7 @@ class Receiving:
                 receiving.cancel()
                 await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
             if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
-                raise BackendUnavailable(f"no answer to a receive within {limit:.3g} s")
+                raise AnswerLost(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()
 
     async def paused(self, known: Pause | None) -> Pause | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from jobq.backend import Backend, Delivery, Prepares
+from jobq.backend import Backend, Delivery, Prepares, PutsOff
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
@@ -32,13 +32,14 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
-from jobq.run.worker.empty_queue import EmptyQueue
+from jobq.run.worker.empty_queue import UNKNOWN_ID, EmptyQueue
 from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
 from jobq.run.worker.presence_reports import PresenceReports, WorkerLook
 from jobq.run.worker.receive import Receiving
 from jobq.run.worker.signals import SignalHeard, heard_by
+from jobq.run.worker.start_gate import LOOK_SECONDS, StartGate
 from jobq.run.worker.worker_report import ReportCounter, WorkerReport
 from jobq.settings import Settings
 from jobq.settlement import Release, Requeue
@@ -65,6 +66,8 @@ class Worker:
         on_report: called with what became of each delivery, once that is settled; must not block.
         sampler: measures what commands use.
         host: the machine that it runs on.
+        gate: holds new tasks back; as the settings say by default.
+        sinks: take the whole output of each attempt; where the settings say by default.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class Worker:
         on_report: Callable[[Delivery, DeliveryReport], None] = lambda _delivery, _report: None,
         sampler: UsageSampler | None = None,
         host: WorkerHost | None = None,
+        gate: StartGate | None = None,
+        sinks: Sinks | None = None,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -97,7 +102,10 @@ class Worker:
         self._folder = self._host.task_folder()
         self._line = self._host.task_line(self._folder)
         self._archives: Archives | None = None
-        self._sinks: Sinks = lambda _id, _attempt: nowhere()
+        self._gate = gate or StartGate.of(settings)
+        self._held_back = False
+        self._own_sinks = sinks
+        self._sinks: Sinks = sinks or (lambda _id, _attempt: nowhere())
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -130,7 +138,9 @@ class Worker:
                 self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
-            if self._own_runner is None:  # left before the signals are: a stop is heard while logs are sent
+            if (
+                self._own_runner is None and self._own_sinks is None
+            ):  # left before the signals are: a stop is heard while logs are sent
                 self._sinks = await stack.enter_async_context(
                     sinks_of(self._backend.name, self._settings, self._patience_for_logs)
                 )
@@ -152,7 +162,7 @@ class Worker:
         supervisor.check()
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
-            self._empty.expect("", supervisor.lease.total_seconds())
+            self._empty.expect(UNKNOWN_ID, supervisor.lease.total_seconds())
         presence = PresenceReports(self._backend, self._clock, self._looked_at)
         try:
             async with asyncio.TaskGroup() as group:
@@ -246,10 +256,11 @@ class Worker:
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
-            free=lambda: int(min(self._free, self._left)),
+            free=lambda: int(min(self._free, self._left, self._gate.most_at_once or math.inf)),
             attempts=self._attempts,
             expected_until=lambda: self._empty.expected_until,
             chance=self._host.chance,
+            on_lost=self._empty.doubt,
             outage=supervisor.outage,
         )
         try:
@@ -258,6 +269,7 @@ class Worker:
                     continue
                 since = Moment.of(self._clock)  # rule 1: before the request that grants the leases
                 deliveries = await receiving.receive(supervisor.lease, self._empty.wait())
+                self._expect_what_was_put_off()
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 self._say_started(supervisor)
@@ -281,6 +293,12 @@ class Worker:
             self._breaker.queue_is_empty(empty=True)  # also when an error ended the loop
             if self._attempts or was_asked:
                 await self._see_to_the_end()
+
+    def _expect_what_was_put_off(self) -> None:
+        """Wait for what the queue has put off: one where a service is away is not worked off."""
+        if isinstance(self._backend, PutsOff):
+            for task_id, seconds in self._backend.take_put_off().items():
+                self._empty.expect(task_id, seconds)
 
     def _say_started(self, supervisor: Supervisor) -> None:
         """Say so once the queue has answered: one that is missing ends a worker that has never started."""
@@ -318,9 +336,20 @@ class Worker:
         elif not self._free:
             self._slot_freed.clear()
             await self._or_stop(self._slot_freed.future())
+        elif why := self._gate.closed_by():
+            self._say_held_back(why)
+            self._breaker.queue_is_empty(empty=True)  # as above
+            await self._or_stop(self._clock.sleep_until(self._clock.boottime() + LOOK_SECONDS))
         else:
+            self._held_back = False
             return False
         return True
+
+    def _say_held_back(self, why: str) -> None:
+        """Say so once each time, louder where nothing runs at all."""
+        if not self._held_back:
+            self._held_back = True
+            self._emit("worker.held_back", logging.INFO if self._attempts else logging.WARNING, detail=why)
 
     async def _see_to_the_end(self) -> None:
         self._emit(

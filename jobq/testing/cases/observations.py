@@ -10,6 +10,7 @@ from jobq.journal.observations import Observations, Observed
 from jobq.journal.observing import Observer
 from jobq.journal.presence import WorkerPresence
 from jobq.journal.records import Attempt, TaskState
+from jobq.journal.store import journal_of
 from jobq.journal.views import KeepsViews
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.task import OutcomeKind
@@ -30,7 +31,7 @@ async def a_note_is_kept_under_its_kind_and_key(bench: Bench) -> None:
     assert [(note.key, note.value) for note in await notes.page(NoteKind.WORKER, "", 10)] == [("a", "1")]
     assert (await notes.put(NoteKind.WORKER, "a", "3", replaces=True)).is_kept
     assert (await notes.put(NoteKind.WORKER, "b", "4", replaces=True)).is_kept
-    await notes.put(NoteKind.CHANGE, "a", "another kind", replaces=False)
+    await notes.put(NoteKind.ENDED, "a", "another kind", replaces=False)
     found = await notes.page(NoteKind.WORKER, "", 10)
     assert [(note.key, note.value) for note in found] == [("a", "3"), ("b", "4")]
     assert all(0.0 <= note.age < 60 for note in found)
@@ -128,22 +129,41 @@ async def attempts_are_counted_by_how_they_ended(bench: Bench) -> None:
     for outcome, seconds in ((OutcomeKind.SUCCEEDED, 0.05), (OutcomeKind.SUCCEEDED, 3.0), (OutcomeKind.FAILED, 100.0)):
         await bench.pushed()
         delivery = await bench.take()
-        attempt = Attempt(
-            attempt=delivery.deliveries, outcome=outcome, then="done", ended=began, started=began - seconds
-        )
-        settle = Complete(replace(DONE)) if outcome is OutcomeKind.SUCCEEDED else MoveToDeadLetters("failures", "no")
+        is_done = outcome is OutcomeKind.SUCCEEDED
+        then = "done" if is_done else "dead"
+        attempt = Attempt(attempt=delivery.deliveries, outcome=outcome, then=then, ended=began, started=began - seconds)
+        settle = Complete(replace(DONE)) if is_done else MoveToDeadLetters("failures", "no")
         await delivery.settle(replace(settle, record=Record(attempt)))
     await bench.pushed()
     await (await bench.take()).settle(Release())
     ended = await notes.ended(began - 60, bench.clock.wall() + 60)
     assert ended.outcomes == {"succeeded": 2, "failed": 1, "released": 1}
     assert sum(ended.runs) == 3
-    longest = ended.seconds(1.0)
+    longest = ended.ran_seconds(1.0)
     assert longest is not None
     assert 100 <= longest <= 205, "as its bounds tell it"
     assert (await notes.ended(began - 3600, began - 60)).outcomes == {}
     assert (await notes.ended(bench.clock.wall() + 60, bench.clock.wall() + 3600)).total == 0
     assert MOST_SAMPLED >= 100
+
+
+@case("views")
+async def how_long_tasks_waited_is_counted_where_it_is_known(bench: Bench) -> None:
+    """As the attempt's record has it, which keeps it; of a retry nobody knows it."""
+    notes = _of(bench)
+    now = bench.clock.wall()
+    for waited in (0.05, 40.0, None):
+        (pushed,) = await bench.pushed()
+        record = Record(Attempt(attempt=1, outcome="succeeded", then="done", ended=now, started=now, waited=waited))
+        await (await bench.take()).settle(Complete(DONE, record=record))
+        assert [each.waited for each in await journal_of(bench.backend).attempts(pushed.id)] == [waited]
+    ended = await notes.ended(now - 60, bench.clock.wall() + 60)
+    assert (sum(ended.runs), sum(ended.waits)) == (3, 2)
+    shortest, longest = ended.waited_seconds(0.5), ended.waited_seconds(1.0)
+    assert shortest is not None
+    assert longest is not None
+    assert shortest <= 0.1, "as its bounds tell it"
+    assert 40 <= longest <= 51.2, "likewise"
 
 
 @case("views")

@@ -9,8 +9,8 @@ from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnk
 from jobq.settlement import Complete, MoveToDeadLetters, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import Strike
-from tests.azure.stage import LEASE, NOW, Stage, is_renewal, is_update
+from jobq.testing.http_proxy import ProxiedRequest, Strike
+from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_renewal, is_update
 
 
 async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> None:
@@ -71,6 +71,16 @@ async def test_put_that_is_refused_takes_back_the_others(stage: Stage) -> None:
         await stage.backend.push(tasks)
     assert await stage.total() == 0
     assert await stage.backend.push(tasks) == [task.id for task in tasks]
+
+
+async def test_l1_a_worker_waits_for_what_a_lost_receive_may_have_leased(stage: Stage) -> None:
+    """The next look found the queue empty: the worker ended with 0, and nobody ran what came back."""
+    await stage.pushed(4)
+    stage.proxy.strike(Strike.LOSE_ANSWER, "GET", matches=_is_receive)
+    result = await stage.run("worker", "-n", "2", **SHORT)
+    assert result.code == 0, result.err
+    assert "the answer was lost" in result.err
+    assert await stage.total() == 0, result.err
 
 
 async def test_lost_receive_is_repeatable_and_loses_nothing(stage: Stage) -> None:
@@ -160,3 +170,7 @@ async def test_what_cannot_be_taken_back_is_named(stage: Stage) -> None:
     queued = {each.id for each in await stage.behind.peek(32)}
     assert queued
     assert queued == set(caught.value.ids)
+
+
+def _is_receive(request: ProxiedRequest) -> bool:
+    return "numofmessages" in request.query and "peekonly" not in request.query

@@ -79,9 +79,8 @@ def test_input_that_is_refused_names_the_place_and_how_to_go_on(jobq: Jobq) -> N
         (("run", "--grid", "x=1,2"), "are for one command"),
         (("run", "--grid", "x=1,2", "commands", "-c", "true"), "a FILE of commands does not go with them"),
         (("run", "--grid", "x=1,2", "-c", "true", "--", "echo", "{x}"), "are for one command"),
-        (("run", "-c", "true"), "-c goes with --grid and --each; commands come from a FILE or a pipe"),
-        (("run", "--", "echo", "hi"), "a program after `--` goes with --grid and --each; commands come from"),
-        (("run", "--dry-run"), "--dry-run goes with --grid and --each"),
+        (("run", "-c", "true"), "uses none of its arguments"),
+        (("run", "--dry-run"), "--dry-run goes with one command"),
         (("run", "--grid", "x", "-c", "true"), "write NAME=VALUES"),
         (("run", "--each", "missing.csv", "-c", "true"), "cannot read missing.csv"),
         (("run", "--each", "f.csv", "--joblog", "f.csv", "-c", "true"), "which it would destroy"),
@@ -102,6 +101,7 @@ def test_a_dry_run_runs_nothing(jobq: Jobq) -> None:
     assert not {"queue", "1"} & {path.name for path in jobq.folder.iterdir()}
 
 
-def test_a_file_of_commands_may_stand_behind_two_dashes(jobq: Jobq) -> None:
+def test_what_stands_behind_two_dashes_is_a_program(jobq: Jobq) -> None:
     (jobq.folder / "-odd").write_text("echo one\n")
-    assert jobq("run", "--", "-odd").out == "one\n"
+    assert jobq("run", "./-odd").out == "one\n"
+    assert jobq("run", "--", "-odd", stdin="x\n", code=1).out == ""

@@ -134,13 +134,14 @@ def test_what_is_no_task_stays_what_it_is(server: HttpServer) -> None:
 
 
 def test_a_worker_pushes_nothing(server: HttpServer) -> None:
-    """Nor makes a queue, starts the generator, clears, redrives or purges."""
+    """Nor makes a queue, starts the generator, clears, hastens, redrives or purges."""
     for method, path, body in (
         ("POST", "/api/tasks", {"tasks": [PLANTED]}),
         ("PUT", "/api/queues/planted", None),
         ("POST", "/api/generator/start", {"command": "echo planted"}),
         ("POST", "/api/queues/demo/clear", None),
         ("POST", "/api/queues/demo/redrive", {"ids": []}),
+        ("POST", "/api/queues/demo/hasten", {"ids": []}),
         ("POST", "/api/queues/demo/purge", {"ids": []}),
         ("POST", "/api/queues/demo/journal/cancel", {"ids": []}),
         ("PUT", "/api/queues/demo/batches/planted", {"then": [json.dumps({"version": 2, "id": "a"} | PLANTED)]}),

@@ -76,6 +76,7 @@ CALLS: dict[str, tuple[str, str, Any, str]] = {
     "counts": ("GET", "/api/queues/demo/journal/stats", None, "watch"),
     "metrics": ("GET", "/metrics", None, "watch"),
     "cancel": ("POST", "/api/queues/demo/journal/cancel", {"ids": []}, "operate"),
+    "hasten": ("POST", "/api/queues/demo/hasten", {"ids": []}, "operate"),
     "redrive": ("POST", "/api/queues/demo/redrive", {"ids": []}, "operate"),
     "batches": ("GET", "/api/queues/demo/batches", None, "view"),
     "batch": ("GET", "/api/queues/demo/batches/s7", None, "view"),

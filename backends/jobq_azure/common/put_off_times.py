@@ -1,0 +1,23 @@
+"""What receives have put off, and when it comes: a worker waits for it (`jobq.backend.PutsOff`)."""
+
+from jobq.clock import SystemClock
+
+
+class PutOffTimes:
+    """Of one queue, by the ids of tasks."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._until: dict[str, float] = {}  # boottime in seconds
+
+    def add(self, task_id: str, seconds: float) -> None:
+        """Note that a task comes again after so long; what has come is forgotten, should nobody ask."""
+        now = self._clock.boottime()
+        self._until = {known: until for known, until in self._until.items() if until > now}
+        self._until[task_id] = now + seconds
+
+    def take(self) -> dict[str, float]:
+        """Return what was noted since the last call: seconds until it comes, by id."""
+        now = self._clock.boottime()
+        found, self._until = self._until, {}
+        return {task_id: until - now for task_id, until in found.items()}

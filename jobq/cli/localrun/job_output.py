@@ -1,0 +1,156 @@
+"""What jobs of a `jobq run` print, kept together: job by job (`--group`), or in the order of the input (`-k`).
+
+What cannot be printed yet waits in files that have no name, the first mebibyte of each job in memory. While more than
+a gibibyte waits, nothing new starts.
+"""
+
+import asyncio
+import itertools
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from jobq.cli.display.passthrough_log import PassthroughLog
+from jobq.formats import sizes
+
+MEMORY_BYTES: Final = 1024 * 1024  # of one job
+MOST_WAITING_BYTES: Final = 1024 * 1024 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
+_PAUSE_SECONDS: Final = 0.02  # for a slow reader of ours
+_STREAMS: Final = {b"1": "stdout", b"2": "stderr"}
+_MARKS: Final = {name: mark for mark, name in _STREAMS.items()}
+
+
+class _Waiting:
+    """The lines of one job that are not printed yet."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed by `close`
+        self._read = self._written = 0
+
+    @property
+    def size(self) -> int:
+        return self._written - self._read
+
+    def add(self, stream: str, line: str) -> int:
+        """Append a line; return its bytes."""
+        data = _MARKS[stream] + line.encode("utf-8", "surrogateescape") + b"\n"
+        self._file.seek(self._written)
+        self._file.write(data)
+        self._written += len(data)
+        return len(data)
+
+    def take(self) -> list[tuple[str, str]]:
+        """Return the next lines, at least one where there is one, and forget them."""
+        self._file.seek(self._read)
+        data = self._file.read(_CHUNK_BYTES)
+        if b"\n" not in data:
+            data += self._file.readline()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [(_STREAMS[line[:1]], line[1:].decode("utf-8", "surrogateescape")) for line in whole.split(b"\n")[:-1]]
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class JobOutput:
+    """Takes the lines of jobs and prints each job's together.
+
+    Args:
+        screen: where they are printed.
+        number_of: returns the number of a task in the input, by its id.
+        in_order: print in the order of the input, what runs first as it comes; else each job when it has ended.
+    """
+
+    def __init__(self, screen: PassthroughLog, number_of: Callable[[str], int], *, in_order: bool) -> None:
+        self._screen = screen
+        self._number_of = number_of
+        self._in_order = in_order
+        self._waiting: dict[int, _Waiting] = {}
+        self._order: deque[int] = deque()  # what is to be printed, the next one first
+        self._keys: dict[str, int] = {}  # of what runs
+        self._next_key = itertools.count(1)
+        self._bytes = 0
+        self._changed = asyncio.Event()
+
+    def expect(self, numbers: Iterable[int]) -> None:
+        """Note which jobs come next; to be called before they are queued."""
+        if self._in_order:
+            self._order.extend(numbers)
+
+    def on_line(self, id_: str, stream: str, line: str) -> None:
+        """Take a line of a job; `stream` is stdout or stderr."""
+        self._bytes += self._of(id_).add(stream, line)
+        self._changed.set()
+
+    def ended(self, id_: str, *, is_last: bool) -> None:
+        """Note that an attempt has ended.
+
+        Args:
+            id_: of the task.
+            is_last: whether it does not run again.
+        """
+        if self._in_order:
+            if is_last:
+                self._of(id_).has_ended = True
+                self._keys.pop(id_, None)
+        elif (key := self._keys.pop(id_, None)) is not None:
+            self._waiting[key].has_ended = True
+            self._order.append(key)
+        self._changed.set()
+
+    def too_full(self) -> str:
+        """Return why nothing may start now, as a `StartGate` asks; empty = it may."""
+        if self._bytes <= MOST_WAITING_BYTES:
+            return ""
+        return f"{sizes.show(self._bytes)} of output wait to be printed: for a job before them, or for who reads this"
+
+    async def run(self) -> None:
+        """Print for ever, what is to be printed next as soon as it is there."""
+        while True:
+            self._changed.clear()
+            if not await self._print_some():
+                await self._changed.wait()
+
+    async def finish(self) -> None:
+        """Print all that is left: nothing runs any more."""
+        for waiting in self._waiting.values():
+            waiting.has_ended = True
+        left = self._waiting.keys() - set(self._order)
+        self._order = deque(key for key in (*self._order, *sorted(left)) if key in self._waiting)
+        while await self._print_some():
+            pass
+
+    async def _print_some(self) -> bool:
+        """Print what may be printed now; return whether there was something."""
+        waiting = self._waiting.get(self._order[0]) if self._order else None
+        if waiting is None or not (waiting.size or waiting.has_ended):
+            return False
+        while waiting.size:
+            await self._room()
+            before = waiting.size
+            for stream, line in waiting.take():
+                self._screen.on_line("", stream, line)
+            self._bytes -= before - waiting.size
+            await asyncio.sleep(0)
+        if waiting.has_ended:
+            del self._waiting[self._order.popleft()]
+            waiting.close()
+        return True
+
+    async def _room(self) -> None:
+        """Wait until lines can be handed in; their writer is a thread, which sets no event of a loop."""
+        while not self._screen.has_room:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _of(self, id_: str) -> _Waiting:
+        key = self._keys.get(id_)
+        if key is None:
+            key = self._keys[id_] = self._number_of(id_) if self._in_order else next(self._next_key)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = _Waiting()
+        return waiting

@@ -1,0 +1,240 @@
+"""What `jobq run` does with what jobs print, and when it ends early or starts nothing."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from jobq.cli.localrun.halting import Halt
+from jobq.cli.localrun.job_output import JobOutput
+from jobq.run.worker.start_gate import StartGate
+from jobq.settings import Settings
+from tests.cli.conftest import Jobq, eventually
+from tests.cli.terminals import read_to_end
+from tests.guardian.stage import worker_below
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+def results(folder: Path) -> dict[str, dict[str, object]]:
+    return {each.parent.name: json.loads(each.read_text()) for each in folder.glob("*/meta.json")}
+
+
+def test_output_comes_in_the_order_of_the_input(jobq: Jobq) -> None:
+    """The first job waits until all others have ended."""
+    command = (
+        "test $ARG_1 = 1 && while [ $(ls ended | wc -l) -lt 5 ]; do sleep 0.05; done; echo $ARG_1; touch ended/$ARG_1"
+    )
+    (jobq.folder / "ended").mkdir()
+    result = jobq("run", "-k", "-n", "3", "-c", command, ":::", *"123456")
+    assert result.lines == list("123456")
+
+
+def test_the_first_job_of_an_ordered_run_is_shown_as_it_prints(jobq: Jobq) -> None:
+    process = jobq.start("run", "-k", "-c", "echo $ARG_1; while [ ! -e go ]; do sleep 0.05; done", ":::", "1", "2")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    (jobq.folder / "go").touch()
+    assert process.stdout.read() == b"2\n"
+    assert process.wait(20) == 0
+
+
+def test_output_is_kept_together(jobq: Jobq) -> None:
+    command = "for i in 1 2 3 4; do echo $ARG_1; sleep 0.02; done"
+    lines = jobq("run", "--group", "-n", "4", "-c", command, ":::", *"abcdefgh").lines
+    assert len(lines) == 32
+    assert all(len(set(lines[start : start + 4])) == 1 for start in range(0, 32, 4))
+
+
+def test_lines_before_a_blank_or_own_id_are_in_order_too(jobq: Jobq) -> None:
+    lines = ["sleep 0.3; echo 1", "", "# no", '{"command": "echo 4", "id": "own"}', "echo 5"]
+    assert jobq("run", "-k", "-n", "3", stdin="\n".join(lines)).lines == ["1", "4", "5"]
+
+
+def test_what_a_retried_job_prints_stays_in_its_place(jobq: Jobq) -> None:
+    first = "echo try; test -e again || { touch again; exit 1; }"
+    result = jobq("run", "-k", "-n", "2", "--num-retries", "1", "--backoff", "0s", stdin=f"{first}\necho last\n")
+    assert result.lines == ["try", "try", "last"]
+
+
+def test_an_interrupted_ordered_run_prints_what_there_is(jobq: Jobq) -> None:
+    command = "echo $ARG_1; touch at-$ARG_1; test $ARG_1 = 2 || exec sleep 60"
+    process = jobq.start("run", "-k", "-n", "3", "-c", command, ":::", "1", "2", "3")
+    eventually(lambda: all((jobq.folder / f"at-{job}").exists() for job in "123"))
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.read() == b"1\n2\n3\n"
+    assert process.wait(30) == 130
+
+
+def test_much_output_behind_a_slow_job_needs_little_memory(jobq: Jobq) -> None:
+    big = "head -c 40000000 /dev/zero | tr '\\0' x | fold -w 100"
+    process = jobq.start("run", "-k", "-n", "2", stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.write(f"while [ ! -e go ]; do sleep 0.05; done\n{big}\n{big}; touch printed\n{big}\n".encode())
+    process.stdin.close()
+    eventually((jobq.folder / "printed").exists)
+    status = Path(f"/proc/{worker_below(process.pid)}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    assert peak < 150_000, "kB; 80 MB wait in files"
+    (jobq.folder / "go").touch()
+    assert process.wait(60) == 0
+
+
+def test_nothing_new_starts_while_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq.cli.localrun.job_output.MOST_WAITING_BYTES", 100)
+    output = JobOutput.__new__(JobOutput)
+    output._bytes = 100
+    gate = StartGate((output.too_full,))
+    assert gate.closed_by() == ""
+    output._bytes = 101
+    assert "101 bytes of output wait to be printed" in gate.closed_by()
+
+
+def test_results_hold_what_jobs_print_byte_for_byte(jobq: Jobq) -> None:
+    command = r"""printf 'a\0\377\r\n%s' "$ARG_1"; printf 'e\r' >&2; exit $ARG_1"""
+    result = jobq("run", "--results", "out", "-n", "2", "-c", command, ":::", "0", "4", code=1)
+    assert "1 done, 1 failed" in result.err
+    assert (jobq.folder / "out/1/stdout").read_bytes() == b"a\0\xff\r\n0"
+    assert (jobq.folder / "out/2/stdout").read_bytes() == b"a\0\xff\r\n4"
+    assert (jobq.folder / "out/2/stderr").read_bytes() == b"e\r"
+    found = results(jobq.folder / "out")
+    assert {name: (meta["exit_code"], meta["outcome"], meta["complete"]) for name, meta in found.items()} == {
+        "1": (0, "succeeded", True), "2": (4, "failed", True),
+    }  # fmt: skip
+    assert (jobq.folder / "out").stat().st_mode & 0o777 == 0o700
+
+
+def test_results_say_how_a_job_ended(jobq: Jobq) -> None:
+    lines = ["kill -9 $$", '{"argv": ["no such program"]}', '{"command": "exec sleep 30", "timeout": 0.2}']
+    jobq("run", "--results", "out", stdin="\n".join(lines), code=1)
+    found = results(jobq.folder / "out")
+    assert [found[number]["signal"] for number in "13"] == [9, 15]
+    assert [found[number]["outcome"] for number in "123"] == ["crashed", "crashed", "timed_out"]
+
+
+def test_results_are_complete_after_a_sigkill_and_a_resume(jobq: Jobq) -> None:
+    """What counts as done has its results whole, and what was cut off has none until it has run again."""
+    command = 'printf "%s" "$ARG_1"; test -e go || test "$ARG_1" -lt 5 || exec sleep 60; printf "!"'
+    run = ("run", "-n", "2", "--queue-file", "queue", "--results", "out")
+    jobs = ("-c", command, ":::", *(str(number) for number in range(1, 9)))
+    process = jobq.start(*run, *jobs)
+    eventually(lambda: len(results(jobq.folder / "out")) == 4 and (jobq.folder / "out/6/stdout").exists())
+    os.kill(worker_below(process.pid), signal.SIGKILL)
+    assert process.wait(20) == 137
+    assert sorted(results(jobq.folder / "out")) == list("1234")
+    (jobq.folder / "go").touch()
+    jobq(*run, "--resume", *jobs)
+    assert {name: meta["exit_code"] for name, meta in results(jobq.folder / "out").items()} == dict.fromkeys(
+        "12345678", 0
+    )
+    assert all((jobq.folder / f"out/{number}/stdout").read_text() == f"{number}!" for number in range(1, 9))
+
+
+def test_results_that_cannot_be_written_are_no_success(jobq: Jobq) -> None:
+    (jobq.folder / "out").mkdir()
+    (jobq.folder / "out/2").write_text("in the way")
+    result = jobq("run", "--results", "out", "--", "echo", ":::", "a", "b", code=1)
+    assert "2 done, 0 failed" in result.err
+    assert "the results of 1 jobs in out are not whole" in result.err
+    assert "cannot make the folder" in jobq("run", "--results", "out/2", "--", "echo", ":::", "a", code=3).err
+
+
+def test_halt_when_enough_have_failed(jobq: Jobq) -> None:
+    command = ("--", "sh", "-c", 'exit "$1"', "sh")
+    result = jobq("run", "--halt", "soon,fail=2", *command, ":::", "1", "0", "1", "1", "1", code=1)
+    assert "1 done, 2 failed, 2 left in " in result.err
+    assert "ended by --halt soon,fail=2" in result.err
+    result = jobq("run", "--halt", "soon,success=1", *command, ":::", "1", "0", "1", code=0)
+    assert "1 done, 1 failed, 1 left in " in result.err
+    result = jobq("run", "--halt", "soon,done=2", *command, ":::", "0", "0", "0", code=1)
+    assert "2 done, 0 failed, 1 left in " in result.err
+    result = jobq("run", "--halt", "soon,fail=30%", *command, ":::", *"1010100000", code=1)
+    assert "2 done, 3 failed, 5 left in " in result.err
+
+
+def test_halt_now_ends_what_runs_and_what_ignores_it(jobq: Jobq) -> None:
+    command = (
+        'if [ $ARG_1 = 1 ]; then while [ ! -e up ]; do sleep 0.05; done; exit 3; fi; trap "" TERM; touch up;'
+        " sleep 60 & wait; sleep 60"
+    )
+    began = time.monotonic()
+    result = jobq(
+        "run", "-n", "2", "--stop-grace", "0.3s", "--halt", "now,fail=1", "-c", command, ":::", "1", "2", code=1
+    )
+    assert time.monotonic() - began < 20
+    assert "0 done, 1 failed, 1 left in " in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "failed", "total", "is_reached"),
+    [
+        ("soon,fail=2", 5, 1, None, False),
+        ("soon,fail=2", 0, 2, None, True),
+        ("now,success=3", 3, 0, 9, True),
+        ("now,done=3", 1, 1, 9, False),
+        ("now,done=3", 1, 2, 9, True),
+        ("now,fail=10%", 0, 5, None, False),
+        ("now,fail=10%", 0, 1, 11, False),
+        ("now,fail=10%", 0, 1, 10, True),
+    ],
+)
+def test_conditions(text: str, done: int, failed: int, total: int | None, is_reached: bool) -> None:
+    halt = Halt.of(text)
+    assert halt is not None
+    assert str(halt) == f"--halt {text}"
+    assert halt.is_reached(done, failed, total) is is_reached
+
+
+@pytest.mark.parametrize("text", ["", "soon", "now,fail", "soon,fail=0", "later,fail=1", "now,fail=1.5", "now,lost=1"])
+def test_what_is_no_condition(text: str) -> None:
+    with pytest.raises(ValueError, match="is none of"):
+        Halt.of(text)
+
+
+def test_nothing_starts_while_the_machine_is_busy(jobq: Jobq) -> None:
+    process = jobq.start("run", "--load", "0.0001", "--", "echo", ":::", "1")
+    assert process.stderr is not None
+    assert b"starts nothing new for now: the load is " in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert process.stdout is not None
+    assert process.stdout.read() == b""
+    result = jobq("run", "--load", "10000", "--memfree", "1M", "--", "echo", ":::", "1")
+    assert result.lines == ["1"]
+    process = jobq.start("run", "--memfree", "900T", "--", "echo", ":::", "1")
+    assert process.stderr is not None
+    assert b"of memory are free, and --memfree says 900 TiB" in process.stderr.readline()
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(20) == 1
+
+
+def test_a_share_of_the_processors() -> None:
+    processors = len(os.sched_getaffinity(0))
+    assert Settings.from_environment({"JOBQ_LOAD": "150%"}).load == 1.5 * processors
+    gate = StartGate.of(Settings.from_environment({"JOBQ_LOAD": "1e9"}))
+    assert (gate.closed_by(), gate.most_at_once) == ("", 1)
+    assert StartGate.of(Settings()).most_at_once is None
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("--bar", b"[###############               ] 50%  1 of 2"), ("--eta", b"1 of 2")]
+)
+def test_one_line_instead_of_a_table(jobq: Jobq, option: str, says: bytes) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        process = jobq.start(
+            "run", "--view", "live", option, "--", "sleep", ":::", "0", "1.5", stderr=theirs, env={"TERM": "xterm"}
+        )
+        os.close(theirs)
+        seen = read_to_end(ours)
+        assert process.wait(20) == 0
+    finally:
+        os.close(ours)
+    assert says in seen
+    assert b"slot" not in seen
