@@ -108,6 +108,10 @@ class Capabilities:
         """
         return 2 * self.default_lease.total_seconds() if self.journal_lags else 0.0
 
+    def longest_lease(self, asked: timedelta) -> timedelta:
+        """Return for how long what was received with this lease may be hidden, should nobody end it."""
+        return asked if self.chooses_lease else max(asked, self.default_lease)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueStats:
@@ -284,12 +288,22 @@ class Prepares(Protocol):
         ...
 
 
+UNKNOWN_ID: Final = ""  # of what may be leased to nobody
+
+
 @runtime_checkable
 class PutsOff(Protocol):
-    """A backend that puts back for later what it has received and cannot hand out now, since a service is away."""
+    """A backend that has received what it does not hand out, and that comes again.
+
+    It has put it back for later, since a service is away; or it may have been granted what a lost answer held, or could
+    not give back what nobody waited for, so that leases run for nobody.
+    """
 
     def take_put_off(self) -> Mapping[str, float]:
-        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id."""
+        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id.
+
+        UNKNOWN_ID stands for any number of tasks.
+        """
         ...
 
 

@@ -4,13 +4,13 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
 
-from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
+from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import AccessDenied, AllPutBack, AnswerLost, BackendUnavailable, ConfigurationError, JobqError
 from jobq.examination import Finding
@@ -18,6 +18,7 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
+from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
@@ -89,6 +90,7 @@ class ServiceBusBackend:
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[None] | None = None
+        self._put_off_times = PutOffTimes()
         self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
@@ -139,7 +141,9 @@ class ServiceBusBackend:
             self._admin = Admin(self._namespace)
             self._wire = RestClient(self._namespace, self.name)
             self._dead = ServiceBusDeadLetters(self._amqp, self._wire, self._kept)
-            self._polls = MessageReceiver(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
+            self._polls = MessageReceiver(
+                self._wire, self._give_back, self._options.longest_poll_seconds, self._now, self._lost
+            )
             await self._look()
             self._stack = stack.pop_all()
         return self
@@ -275,6 +279,13 @@ class ServiceBusBackend:
             deduplicates=bool(self._dedup_window()),
             length=self._length,
         )
+
+    def _lost(self) -> None:
+        self._put_off_times.add(UNKNOWN_ID, self.capabilities.default_lease.total_seconds())
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what may be locked for nobody since the last call."""
+        return self._put_off_times.take()
 
     async def _give_back(self, locked: Locked) -> None:
         await give_back(self._delivery(locked, None))

@@ -184,7 +184,7 @@ class JournaledQueue:
             await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
             own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
-            back = [asyncio.ensure_future(_given_back(each)) for each in own]
+            back = [asyncio.ensure_future(self._given_back(each, since)) for each in own]
             await asyncio.wait(back, timeout=_LEAVE_SECONDS)
             raise
         return deliveries or None
@@ -245,7 +245,18 @@ class JournaledQueue:
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
             if is_passing:
-                self._put_off_times.add(inner.id, since + inner.lease.total_seconds() - _CLOCK.boottime())
+                self._put_off_until_its_end(inner, since)
+
+    async def _given_back(self, delivery: Delivery, since: float) -> None:
+        try:
+            await give_back(delivery)
+        except JobqError as error:
+            _log.debug("task %s comes when its lease is over: %s", delivery.id, error)
+            self._put_off_until_its_end(delivery, since)
+
+    def _put_off_until_its_end(self, delivery: Delivery, since: float) -> None:
+        lease = self.capabilities.longest_lease(delivery.lease)
+        self._put_off_times.add(delivery.id, since + lease.total_seconds() - _CLOCK.boottime())
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""
@@ -376,10 +387,3 @@ class JournaledStorageQueue(JournaledQueue):
         """Return the mark."""
         assert isinstance(self._inner, Pausable)
         return await self._inner.paused()
-
-
-async def _given_back(delivery: Delivery) -> None:
-    try:
-        await give_back(delivery)
-    except JobqError as error:
-        _log.debug("task %s comes when its lease is over: %s", delivery.id, error)
