@@ -58,8 +58,8 @@ class Capabilities:
         hastens: the backend is a `Hastens`.
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         views: the backend is a `jobq.journal.views.KeepsViews`.
-        knows_batch_ids: an id is known again within its batch, though not in the queue (`deduplicates`): a push of
-            tasks of batches alone may be repeated with the same ids.
+        knows_batch_ids: an id is known again within its batch, whatever is known in the queue (`deduplicates`): a push
+            of tasks of batches alone may be repeated with the same ids, and another batch may have the same.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.

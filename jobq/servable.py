@@ -99,6 +99,31 @@ class Document:
     version: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What who asks a service may do.
+
+    Attributes:
+        id, name: of his token; "-" = none is needed.
+        scopes: `jobq.server.tokens.Scope`, by name.
+        queues: on which queues; "*" = all.
+    """
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    queues: tuple[str, ...]
+
+
+@runtime_checkable
+class SaysRights(Protocol):
+    """A backend behind which somebody else decides what may be done."""
+
+    async def rights(self) -> Rights:
+        """Ask what may be done."""
+        ...
+
+
 @runtime_checkable
 class HeldDelivery(Delivery, Protocol):
     """A delivery that anyone who knows its receipt can find again."""

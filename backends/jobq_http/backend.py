@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
@@ -18,7 +18,7 @@ from jobq.formats import strict_json
 from jobq.formats.wire_v3 import BOOKKEEPING
 from jobq.journal.wire import body_of
 from jobq.pausing import Pause
-from jobq.servable import DATABASE, all_pages
+from jobq.servable import DATABASE, Rights, all_pages
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_http.batches import HttpBatches
@@ -28,8 +28,12 @@ from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import SettleBatcher
 
+if TYPE_CHECKING:
+    from jobq_http.observations import HttpObservations
+    from jobq_http.views import HttpViews
+
 # Each store that can be served keeps batches; a service of a version before them knows no such request.
-_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), batches=True)
+_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), batches=True, views=True)
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
@@ -82,6 +86,35 @@ class HttpBackend:
     def batches(self) -> HttpBatches:
         """The batches of this queue, which the service's store keeps."""
         return HttpBatches(self._ask)
+
+    def observations(self, queue: str = "") -> "HttpObservations":
+        """Return the notes of a queue of the service; where it keeps none, it takes them and drops them."""
+        from jobq_http.observations import HttpObservations  # noqa: PLC0415 - few need them, and a worker later
+
+        return HttpObservations(self._connection, queue or self.name)
+
+    def views(self) -> "HttpViews":
+        """Return what looks at all queues of the service that the token may see."""
+        from jobq_http.views import HttpViews  # noqa: PLC0415 - few need them
+
+        return HttpViews(self._connection.another())
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues of the service that the token may watch."""
+        try:
+            answer = await self._connection.request("GET", "/api/queues", seconds=_SECONDS)
+        except NoAnswer as error:
+            raise unavailable(error) from None
+        return [str(each) for each in answer["queues"]]
+
+    async def rights(self) -> Rights:
+        """Ask what the token permits."""
+        try:
+            answer = await self._connection.request("GET", "/api/token", seconds=_SECONDS)
+        except NoAnswer as error:
+            raise unavailable(error) from None
+        id_, name = str(answer["id"]), str(answer["name"])
+        return Rights(id=id_, name=name, scopes=tuple(answer["scopes"]), queues=tuple(answer["queues"]))
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()

@@ -70,6 +70,10 @@ class HttpConnection:
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
+    def another(self) -> "HttpConnection":
+        """Return a pool of its own to the same service, not yet entered."""
+        return HttpConnection(self.url, token=self._token, token_file=self._token_file)
+
     async def __aenter__(self) -> Self:
         self._is_closed = False
         return self

@@ -31,6 +31,7 @@ from jobq.journal.views import Views
 from jobq.lease.named import NamedLease, named_lease
 from jobq.lease.store import LeaseRecord, LeaseState, store_of
 from jobq.lease.traversal import Page, Progress, Traversal
+from jobq.servable import served
 from jobq.server.backend_pool import BackendPool
 from jobq.server.tokens import Scope, TokenBook
 from jobq.settings import Settings
@@ -126,7 +127,7 @@ class BulkActions:
 
     @property
     def _book(self) -> ActionBook:
-        return ActionBook(self._places.root)
+        return ActionBook(served(self._places.root))
 
     async def begin(self, action: str, queue: str, query: str, began: float, by: str) -> str:
         """Begin one; return its id once it is kept, so that it is done whoever is killed.

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from jobq.backend import Backend
 from jobq.dashboard.app import made
 from jobq.dashboard.bulk import BulkActions
 from jobq.dashboard.front import front
@@ -19,10 +20,11 @@ from jobq.dashboard.watching import watched
 from jobq.errors import ConfigurationError
 from jobq.journal.views import Views, views_of
 from jobq.pausing import this_user
+from jobq.servable import Rights, SaysRights, Servable
 from jobq.server import run_server
-from jobq.server.backend_pool import BackendPool
+from jobq.server.backend_pool import BackendPool, ServedPool
 from jobq.server.run_server import Application, Front, ListenOptions
-from jobq.server.tokens import ALL_QUEUES, Scope, TokenBook, new_token
+from jobq.server.tokens import ALL_QUEUES, Scope, TokenBook, TokenRecord, new_token
 from jobq.settings import Settings, user_home
 from jobq.spec import parse
 
@@ -30,7 +32,10 @@ from jobq.spec import parse
 @asynccontextmanager
 async def _bulk(
     places: BackendPool, views: Views, tokens: TokenBook, settings: Settings, *, is_read_only: bool = False
-) -> AsyncIterator[BulkActions]:
+) -> AsyncIterator[BulkActions | None]:
+    if not isinstance(places.root, Servable):  # what they are is a document, which a service keeps to itself
+        yield None
+        return
     made = BulkActions(places, views, tokens, settings)
     if not is_read_only:  # else nothing is changed by it, nor what others have left
         made.start()
@@ -51,7 +56,7 @@ def before_service(spec: str, settings: Settings, public_url: str | None, *, is_
     """
 
     @asynccontextmanager
-    async def both(service: Application, places: BackendPool, tokens: TokenBook) -> AsyncIterator[Application]:
+    async def both(service: Application, places: ServedPool, tokens: TokenBook) -> AsyncIterator[Application]:
         async with (
             views_of(places.root) as views,
             _bulk(places, views, tokens, settings) as bulk,
@@ -97,10 +102,10 @@ async def serve_ui(
     places = BackendPool(spec, settings)
     listening = ListenOptions(port=port)
     try:
-        await places.open(makes_queue=False)
-        tokens = TokenBook(places.root)
-        scopes = (Scope.VIEW,) if is_read_only else tuple(Scope)
-        record, _ = new_token("ui", this_user(), scopes, (ALL_QUEUES,))  # of which nobody has the secret
+        await places.open()
+        store = places.root if isinstance(places.root, Servable) else None
+        tokens = TokenBook(store)
+        record = await _own_record(places.root, is_read_only=is_read_only)
         tokens.add(record)
         sessions = Sessions(tokens, secrets.token_bytes(32))  # this process's alone
         listener = run_server.bound(listening)
@@ -110,7 +115,7 @@ async def serve_ui(
             async with (
                 views_of(places.root) as views,
                 _bulk(places, views, tokens, settings, is_read_only=is_read_only) as bulk,
-                watched(places, is_read_only=is_read_only),
+                watched(places, is_read_only=is_read_only or store is None),  # else its service does
             ):
                 site = Site(
                     bulk=bulk,
@@ -131,6 +136,19 @@ async def serve_ui(
                 )
     finally:
         await places.close()
+
+
+async def _own_record(root: Backend, *, is_read_only: bool) -> TokenRecord:
+    """Return a token, of which nobody has the secret, that permits what may be done to the place by this process."""
+    rights = await root.rights() if isinstance(root, SaysRights) else None
+    if rights is None:
+        rights = Rights(id="ui", name="", scopes=tuple(Scope), queues=(ALL_QUEUES,))
+    scopes = rights.scopes
+    if is_read_only:
+        scopes = tuple(each for each in scopes if each in (Scope.WATCH, Scope.VIEW, Scope.READ))
+        scopes = (Scope.VIEW,) if set(scopes) - {Scope.WATCH} else scopes
+    record, _ = new_token(rights.id, this_user(), scopes, rights.queues)
+    return record
 
 
 def forwarding_file(settings: Settings, link: str) -> Path:

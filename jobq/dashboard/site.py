@@ -24,6 +24,7 @@ from jobq.dashboard.static_files import static_link
 from jobq.formats import sizes
 from jobq.journal.records import TaskState
 from jobq.journal.views import Views
+from jobq.servable import Servable
 from jobq.server.backend_pool import BackendPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.shares import RateShare
@@ -72,7 +73,7 @@ class Site:
         tokens: that are good.
         sessions: of those who are signed in.
         guard: which requests are answered.
-        bulk: does what is done to all tasks of a filter; started.
+        bulk: does what is done to all tasks of a filter; started. None = that is not done from here.
         place: the spec, which holds no secrets, of a queue there.
         is_local: whether this is `jobq ui`, which asks for no token.
     """
@@ -83,11 +84,16 @@ class Site:
     sessions: Sessions
     guard: Guard
     place: QueueSpec
-    bulk: BulkActions
+    bulk: BulkActions | None
     is_local: bool = False
     snapshots: Snapshots = field(default_factory=Snapshots)
     rate: RateShare = field(default_factory=lambda: RateShare(_RATE, _BURST))
     bad_tokens: RateShare = field(default_factory=lambda: RateShare(5.0, 20.0))
+
+    @property
+    def store(self) -> Servable | None:
+        """What keeps the documents of the place; None = a service does, and nobody else sees them."""
+        return self.places.root if isinstance(self.places.root, Servable) else None
 
     @property
     def location(self) -> str:

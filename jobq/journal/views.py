@@ -263,7 +263,7 @@ def views_of(backend: object) -> Views:
     if not isinstance(backend, KeepsViews):
         raise ConfigurationError(
             f"the service of queue {getattr(backend, 'name', '?')!r} cannot be looked at as a whole; embedded, SQLite"
-            " and PostgreSQL queues can"
+            " and PostgreSQL queues can, also over HTTP"
         )
     return backend.views()
 

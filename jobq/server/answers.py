@@ -366,6 +366,15 @@ class Generator(Answer):
     run: Annotated[int, Field(description="QueueCounts the starts.")] = 0
 
 
+class TokenShown(Answer):
+    """What a token permits."""
+
+    id: Annotated[str, Field(description="Names it in the audit; - = no token is needed here.")]
+    name: str
+    scopes: list[str]
+    queues: Annotated[list[str], Field(description="* = all.")]
+
+
 class HealthAnswer(Answer):
     """Whether it works."""
 

@@ -25,13 +25,16 @@ from jobq.server import (
     journal,
     leases,
     load_generator,
+    notes,
     openapi,
+    own_token,
     queues,
     refusals,
     schemas,
     tasks,
+    views,
 )
-from jobq.server.backend_pool import BackendPool
+from jobq.server.backend_pool import ServedPool
 from jobq.server.endpoint import QUEUE, Endpoint, Routes
 from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.request import RequestCall, ServiceState
@@ -99,7 +102,7 @@ class App:
 
     def __init__(
         self,
-        places: BackendPool,
+        places: ServedPool,
         *,
         needs_tokens: bool = False,
         tokens: TokenBook | None = None,
@@ -114,7 +117,7 @@ class App:
         self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
-        parts = tasks, deliveries, leases, queues, journal, batches, load_generator, health
+        parts = tasks, deliveries, leases, queues, journal, batches, views, notes, own_token, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
         document = openapi.document(endpoints, default_queue=places.default, needs_tokens=needs_tokens)
@@ -226,7 +229,7 @@ class App:
         if endpoint.is_open:
             return
         if (record := await self._holder(headers, call.address)) is not None:
-            call.caller, call.may = record.id, record.permits
+            call.caller, call.may, call.token = record.id, record.permits, record
         if waits := self._rate.wait(_who(call)):
             raise _too_many("slower", waits)
         if endpoint.scope is not None:

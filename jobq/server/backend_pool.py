@@ -5,10 +5,11 @@ import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from jobq.backend import Backend
 from jobq.errors import JobqError
+from jobq.journal.views import Views, views_of
 from jobq.servable import Servable, served
 from jobq.server.error_responses import RequestRefused
 from jobq.settings import Settings
@@ -26,6 +27,15 @@ class _Open:
     users: int = 0
 
 
+@runtime_checkable
+class NamesQueues(Protocol):
+    """A backend that can name the queues beside its own."""
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues of its place, as far as they may be seen."""
+        ...
+
+
 class BackendPool:
     """Opens backends for the queues beside the one of a spec.
 
@@ -34,11 +44,11 @@ class BackendPool:
         settings: for the backends.
 
     Attributes:
-        root: the backend of that queue, which keeps the documents too.
+        root: the backend of that queue.
         default: that queue's name.
     """
 
-    root: Servable
+    root: Backend
 
     def __init__(self, spec: str, settings: Settings) -> None:
         self._spec = parse(spec)
@@ -50,13 +60,17 @@ class BackendPool:
         self._leaving: set[asyncio.Task[None]] = set()
         self.default = self._spec.queue
 
-    async def open(self, *, makes_queue: bool = True) -> None:
-        """Connect, and make the default queue where it is missing, unless that is not wanted."""
-        backend = await self._use(self.default)  # for ever
-        self.root = served(backend)
-        if makes_queue:
-            await backend.create(exist_ok=True)
-        self._known = set(await self.root.queues())
+    async def open(self) -> None:
+        """Connect."""
+        self.root = self._checked(await self._use(self.default))  # for ever
+        self._known = set(await self._named())
+
+    def _checked(self, backend: Backend) -> Backend:
+        """Return the backend of the default queue; raises ConfigurationError for one that is of no use here."""
+        return backend
+
+    async def _named(self) -> list[str]:
+        return await self.root.queues() if isinstance(self.root, NamesQueues) else [self.default]
 
     async def close(self) -> None:
         """Leave all backends."""
@@ -90,22 +104,9 @@ class BackendPool:
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
-    async def make(self, name: str, *, exist_ok: bool) -> None:
-        """Make a queue."""
-        if name not in self._known and len(self._known) >= _MOST_QUEUES:
-            raise RequestRefused(
-                409, "too_many_queues", f"there are {len(self._known)} queues already; no more are made here"
-            )
-        backend = await self._use(name)
-        try:
-            await backend.create(exist_ok=exist_ok)
-        finally:
-            self.give(name)
-        self._known.add(name)
-
     async def names(self) -> list[str]:
         """Return the names of all queues."""
-        names = await self.root.queues()
+        names = await self._named()
         self._known = set(names)
         return names
 
@@ -129,6 +130,63 @@ class BackendPool:
         found.users += 1
         self._open.move_to_end(name)
         return found.backend
+
+
+class ServedPool(BackendPool):
+    """The backends of a place that can be served: they keep documents, too, and queues are made there.
+
+    Args:
+        spec: as for any pool.
+        settings: likewise.
+    """
+
+    root: Servable
+
+    def __init__(self, spec: str, settings: Settings) -> None:
+        super().__init__(spec, settings)
+        self._views: Views | None = None
+
+    async def open(self, *, makes_queue: bool = True) -> None:
+        """Connect, and make the default queue where it is missing, unless that is not wanted."""
+        backend = await self._use(self.default)
+        try:
+            if makes_queue and served(backend) is backend:
+                await backend.create(exist_ok=True)
+            await super().open()
+        finally:
+            self.give(self.default)
+
+    def _checked(self, backend: Backend) -> Backend:
+        found: Backend = served(backend)
+        return found
+
+    async def close(self) -> None:
+        """Leave all backends, and what looks at them."""
+        views, self._views = self._views, None
+        if views is not None:
+            await views.__aexit__(None, None, None)
+        await super().close()
+
+    async def views(self) -> Views:
+        """Return what reads all queues of the place, for as long as this is open; made when it is first asked for."""
+        if self._views is None:
+            async with self._changing:
+                if self._views is None:
+                    self._views = await views_of(self.root).__aenter__()
+        return self._views
+
+    async def make(self, name: str, *, exist_ok: bool) -> None:
+        """Make a queue."""
+        if name not in self._known and len(self._known) >= _MOST_QUEUES:
+            raise RequestRefused(
+                409, "too_many_queues", f"there are {len(self._known)} queues already; no more are made here"
+            )
+        backend = await self._use(name)
+        try:
+            await backend.create(exist_ok=exist_ok)
+        finally:
+            self.give(name)
+        self._known.add(name)
 
 
 async def _leave(backend: Backend) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobq.server.backend_pool import BackendPool
+from jobq.server.backend_pool import ServedPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.metrics import Metrics
-from jobq.server.tokens import Scope, audit
+from jobq.server.tokens import Scope, TokenRecord, audit
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class ServiceState:
         openapi: the document, as JSON.
     """
 
-    places: BackendPool
+    places: ServedPool
     metrics: Metrics = field(default_factory=Metrics)
     replica: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     is_stopping: bool = False
@@ -48,6 +48,7 @@ class RequestCall:
         gone: set when the client has hung up, or the service stops.
         audited: what the audit is to say of it.
         size: of its body, in bytes.
+        token: of the caller; None = none is needed.
         may: returns whether the caller may do this to a queue.
     """
 
@@ -62,6 +63,7 @@ class RequestCall:
     may: Callable[[Scope, str], bool]
     audited: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+    token: TokenRecord | None = None
     _backend: Any = None
 
     def needs(self, scope: Scope) -> None:

@@ -17,7 +17,7 @@ from jobq.errors import ConfigurationError
 from jobq.local_service import is_loopback, token_file
 from jobq.racing import first_done
 from jobq.server.app import App, Limits
-from jobq.server.backend_pool import BackendPool
+from jobq.server.backend_pool import ServedPool
 from jobq.server.load_generator import GeneratorLoop
 from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol
 from jobq.server.tokens import TokenBook, alone_in, write_owners_token
@@ -58,7 +58,7 @@ class _Server(uvicorn.Server):
 
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]  # ASGI
-Front = Callable[[Application, BackendPool, TokenBook], contextlib.AbstractAsyncContextManager[Application]]
+Front = Callable[[Application, ServedPool, TokenBook], contextlib.AbstractAsyncContextManager[Application]]
 
 
 async def serve(
@@ -83,7 +83,7 @@ async def serve(
         ConfigurationError: it may not listen there without tokens, cannot, or the backend cannot be served.
         JobqError: the store cannot be reached.
     """
-    places = BackendPool(spec, settings)
+    places = ServedPool(spec, settings)
     try:
         await places.open()
         is_local = is_loopback(listening.host)

@@ -89,10 +89,10 @@ class TokenBook:
     """The tokens of a place, read again when they are a little old.
 
     Args:
-        store: keeps them.
+        store: keeps them; None = there are none but those that are added.
     """
 
-    def __init__(self, store: Servable) -> None:
+    def __init__(self, store: Servable | None) -> None:
         self._store = store
         self._own: dict[str, TokenRecord] = {}
         self._records: dict[str, TokenRecord] = {}
@@ -128,6 +128,8 @@ class TokenBook:
 
     async def _refresh(self, fresh_seconds: float = _FRESH_SECONDS) -> None:
         now = time.monotonic()
+        if self._store is None:
+            return
         if now - self._tried_at < fresh_seconds and now - self._read_at < _STALE_SECONDS:
             return
         self._tried_at = now

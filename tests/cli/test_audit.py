@@ -213,3 +213,21 @@ def database(postgres: Database) -> Iterator[Database]:
         yield made
     finally:
         made.drop()
+
+
+def test_over_http_the_service_names_who_it_was(jobq: Jobq, tmp_path: Path) -> None:
+    """After the token; without the right to change anything there is nothing to note, and no command suffers."""
+    place = f"sqlite://{jobq.file}/demo"
+    jobq.fill(Task.new(command="true", id="task-0"))
+    token = jobq("serve", "token", "create", place, "--scope", "operate", "--scope", "view").out.strip()
+    with running(place, tmp_path, is_open=False) as server:
+        spec, environment = f"{server.url}/demo", {"JOBQ_HTTP_TOKEN": token}
+        jobq(spec, "cancel", "task-0", env=environment)
+        jobq(spec, "pause", "a new driver", env=environment)
+        looks = jobq("serve", "token", "create", place, "--scope", "view").out.strip()
+        jobq(spec, "resume", env={"JOBQ_HTTP_TOKEN": looks}, code=3)
+    canceled, paused = _audit(jobq)
+    assert (canceled.did, canceled.said, canceled.ids) == ("cancel", "1 canceled", ("task-0",))
+    assert canceled.by == f"{token.split('_')[1]} {getpass.getuser()}@{socket.gethostname()}"
+    assert canceled.address == "127.0.0.1, command line"
+    assert (paused.did, paused.state, paused.said) == ("pause", "done", "a new driver")

@@ -13,7 +13,7 @@ from jobq.dashboard.session import Viewer
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.task_rows import detail_of
 from jobq.servable import DATABASE
-from jobq.server.backend_pool import BackendPool
+from jobq.server.backend_pool import ServedPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import new_token
 from jobq.settings import Settings
@@ -39,7 +39,7 @@ def test_what_came_of_a_change_is_told_for_a_moment_and_to_nobody_else(monkeypat
 async def test_a_queue_that_was_seen_is_there_whatever_was_known(tmp_path: Path) -> None:
     """Missing ones are looked for once a second; who has just seen a queue need not wait for that."""
     spec, settings = f"sqlite://{tmp_path}/jobs.db/a", Settings(home=tmp_path)
-    places = BackendPool(spec, settings)
+    places = ServedPool(spec, settings)
     await places.open()
     try:
         with pytest.raises(RequestRefused):

@@ -28,7 +28,7 @@ async def test_each_queue_of_the_place_is_noted(tmp_path: Path) -> None:
     """Also where the notes of one cannot be kept; and what is deleted is left alone."""
     spec, settings = await _place(tmp_path)
     places = BackendPool(spec, settings)
-    await places.open(makes_queue=False)
+    await places.open()
     try:
         watch = NotesWatch(places)
         async with asyncio.timeout(60):
@@ -53,7 +53,7 @@ async def test_each_queue_of_the_place_is_noted(tmp_path: Path) -> None:
 async def test_who_may_change_nothing_notes_nothing(tmp_path: Path) -> None:
     spec, settings = await _place(tmp_path)
     places = BackendPool(spec, settings)
-    await places.open(makes_queue=False)
+    await places.open()
     try:
         notes = observations_of(places.root, "a")
         assert notes is not None

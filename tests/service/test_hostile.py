@@ -32,6 +32,7 @@ _HEAD: Final = (
 _PATHS: Final = (
     *("/api/tasks", "/api/tasks/next", "/api/leases", "/api/queues/demo/redrive", "/api/generator/start"),
     *("/api/queues/demo/batches/s7/seal", "/api/queues/demo/hasten"),
+    *("/api/queues/demo/views/tasks", "/api/queues/demo/notes/put", "/api/views/queues"),
 )
 _VALUES: Final = (
     b'{"tasks":[{"command":"true"}]}',

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobq.server.views import VERBS
 from tests.service.server import HttpServer, running
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")  # which checks, and what they are not to expect
@@ -71,5 +72,8 @@ def test_it_tells_of_every_endpoint(server: HttpServer) -> None:
     wanted |= {f"{method} /api/queues/{{queue}}/batches/{{name}}" for method in ("GET", "PUT")}
     wanted |= {f"POST /api/queues/{{queue}}/batches/{{name}}/{verb}" for verb in ("seal", "reopen", "cancel")}
     wanted |= {"GET /api/queues/{queue}/batches", "GET /api/queues/{queue}/batches/{name}/tasks"}
+    wanted |= {f"POST /api/queues/{{queue}}/views/{verb}" for verb in VERBS}
+    wanted |= {f"POST /api/queues/{{queue}}/notes/{verb}" for verb in ("put", "page", "drop", "ended", "line")}
+    wanted |= {"POST /api/views/queues", "GET /api/token", "POST /api/queues/{queue}/hasten"}
     wanted |= {"GET /healthz", "GET /readyz", "GET /metrics"}
     assert wanted <= told

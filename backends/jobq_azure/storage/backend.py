@@ -165,6 +165,10 @@ class StorageQueueBackend:
         """Raise MalformedTask for a task that could not be pushed for its size."""
         text_or_none(task, self._payloads)
 
+    async def messages_left(self) -> frozenset[str]:
+        """Return what a clear leaves, which is nothing."""
+        return frozenset()
+
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
         if self._name.endswith(SUFFIX):

@@ -202,7 +202,7 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                was_replaced = await self._notebook.was_replaced(inner, origin_of(inner))
+                was_replaced = await self._was_replaced(inner)
             if was_replaced:
                 seen_to.append(inner)
                 await self._end_original(inner)
@@ -216,6 +216,10 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         self._put_off_later(inner, since, "its checkpoint cannot be had", why)
         return None
+
+    async def _was_replaced(self, inner: Delivery) -> bool:
+        """Return whether a message was sent in place of that of a delivery; see `Notebook.was_replaced`."""
+        return await self._notebook.was_replaced(inner, origin_of(inner))
 
     def _put_off_later(self, inner: Delivery, since: float, what: str, why: Exception) -> None:
         """Put a task off; whoever works waits for it, unless it would come again and again.

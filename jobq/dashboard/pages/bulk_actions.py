@@ -28,6 +28,7 @@ _TYPED_FROM = 10_000  # tasks: the name of the queue is to be typed
 @PAGES.add("/q/{queue}/act-all", Scope.VIEW, changes=True)
 async def ask(site: Site, viewer: Viewer, request: Request) -> WebPage:
     """Show what will be done to how many."""
+    _bulk(site)
     name = request.path_params["queue"]
     given = dict(await form_of(request, viewer))
     key, action = _asked(viewer, name, given)
@@ -74,7 +75,7 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
     if is_typed and given["typed"].strip() != name:
         raise RequestRefused(400, "not_typed", f"to go on, type the name of the queue: {text.visible(name)}")
     async with noted_change(site.places.root, viewer, request, f"{key} all", name, query=query or "all") as change:
-        change.said = f"begun as {await site.bulk.begin(key, name, query, float(began), viewer.token.id)}"
+        change.said = f"begun as {await _bulk(site).begin(key, name, query, float(began), viewer.token.id)}"
     site.snapshots.forget()
     return to(link("actions"))
 
@@ -82,7 +83,7 @@ async def act(site: Site, viewer: Viewer, request: Request) -> Response:
 @PAGES.add("/actions", Scope.VIEW)
 async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show those that go on, and the last ones."""
-    found = await site.snapshots.get(("actions",), site.bulk.list)
+    found = await site.snapshots.get(("actions",), site.bulk.list) if site.bulk else []
     return WebPage(
         template="actions.html",
         title="Actions",
@@ -98,15 +99,23 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
 async def stop(site: Site, viewer: Viewer, request: Request) -> Response:
     """Stop one."""
     given = dict(await form_of(request, viewer))
-    found = next((each for each in await site.bulk.list() if each.id == given.get("id")), None)
+    found = next((each for each in await _bulk(site).list() if each.id == given.get("id")), None)
     if found is None:
         raise RequestRefused(404, "no_such_action", "there is no such action")
     needs(viewer, ACTIONS[found.action].scope, found.queue)
     async with noted_change(site.places.root, viewer, request, f"stop {found.action} all", found.queue) as change:
-        await site.bulk.stop(found.id)
+        await _bulk(site).stop(found.id)
         change.said = f"{found.id} goes no further"
     site.snapshots.forget()
     return to(link("actions"))
+
+
+def _bulk(site: Site) -> bulk.BulkActions:
+    if site.bulk is None:
+        raise RequestRefused(
+            404, "not_here", "what is to be done to all tasks of a filter is begun where they are kept"
+        )
+    return site.bulk
 
 
 def _asked(viewer: Viewer, queue: str, given: dict[str, str]) -> tuple[str, PageAction]:

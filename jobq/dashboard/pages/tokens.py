@@ -6,6 +6,7 @@ from starlette.responses import Response
 from jobq.dashboard.forms import form_of
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage, link, needs, to
+from jobq.servable import Servable
 from jobq.server import tokens
 from jobq.server.error_responses import RequestRefused
 from jobq.server.tokens import ALL_QUEUES, Scope, TokenRecord
@@ -17,7 +18,7 @@ PAGES = PageRoutes()
 async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
     """Show who was let in, and to what."""
     needs(viewer, Scope.ADMIN, ALL_QUEUES)
-    found = await site.snapshots.get(("tokens",), lambda: tokens.records(site.places.root))
+    found = await site.snapshots.get(("tokens",), lambda: tokens.records(_store(site)))
     return WebPage(template="tokens.html", title="Tokens", values={"found": found})
 
 
@@ -38,14 +39,21 @@ async def revoke(site: Site, viewer: Viewer, request: Request) -> Response:
         raise RequestRefused(403, "forbidden", "this is not what was shown; choose again")
     address = request.client.host if request.client else "-"
     tokens.audit("ui revoke", caller=viewer.token.id, address=address, token=record.id)
-    await tokens.revoke(site.places.root, record.id)
+    await tokens.revoke(_store(site), record.id)
     site.snapshots.forget()
     return to(link("tokens"))
 
 
+def _store(site: Site) -> Servable:
+    store = site.store
+    if store is None:
+        raise RequestRefused(404, "not_here", "tokens are kept by the service alone; its own dashboard shows them")
+    return store
+
+
 async def _asked(site: Site, viewer: Viewer, token_id: str) -> TokenRecord:
     needs(viewer, Scope.ADMIN, ALL_QUEUES)
-    found = next((each for each in await tokens.records(site.places.root) if each.id == token_id), None)
+    found = next((each for each in await tokens.records(_store(site)) if each.id == token_id), None)
     if found is None:
         raise RequestRefused(404, "no_such_token", "there is no such token; it may have been revoked")
     return found

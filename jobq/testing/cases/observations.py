@@ -31,7 +31,7 @@ async def a_note_is_kept_under_its_kind_and_key(bench: Bench) -> None:
     assert [(note.key, note.value) for note in await notes.page(NoteKind.WORKER, "", 10)] == [("a", "1")]
     assert (await notes.put(NoteKind.WORKER, "a", "3", replaces=True)).is_kept
     assert (await notes.put(NoteKind.WORKER, "b", "4", replaces=True)).is_kept
-    await notes.put(NoteKind.CHANGE, "a", "another kind", replaces=False)
+    await notes.put(NoteKind.ENDED, "a", "another kind", replaces=False)
     found = await notes.page(NoteKind.WORKER, "", 10)
     assert [(note.key, note.value) for note in found] == [("a", "3"), ("b", "4")]
     assert all(0.0 <= note.age < 60 for note in found)
@@ -129,10 +129,10 @@ async def attempts_are_counted_by_how_they_ended(bench: Bench) -> None:
     for outcome, seconds in ((OutcomeKind.SUCCEEDED, 0.05), (OutcomeKind.SUCCEEDED, 3.0), (OutcomeKind.FAILED, 100.0)):
         await bench.pushed()
         delivery = await bench.take()
-        attempt = Attempt(
-            attempt=delivery.deliveries, outcome=outcome, then="done", ended=began, started=began - seconds
-        )
-        settle = Complete(replace(DONE)) if outcome is OutcomeKind.SUCCEEDED else MoveToDeadLetters("failures", "no")
+        is_done = outcome is OutcomeKind.SUCCEEDED
+        then = "done" if is_done else "dead"
+        attempt = Attempt(attempt=delivery.deliveries, outcome=outcome, then=then, ended=began, started=began - seconds)
+        settle = Complete(replace(DONE)) if is_done else MoveToDeadLetters("failures", "no")
         await delivery.settle(replace(settle, record=Record(attempt)))
     await bench.pushed()
     await (await bench.take()).settle(Release())
