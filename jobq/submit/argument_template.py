@@ -117,7 +117,8 @@ class ArgumentShell:
         if not self._names and not self._has_all and SEQUENCE not in self.text:
             raise InvalidTemplate(
                 f'the command uses none of its arguments, so all jobs would be the same: write "${PREFIX}1" where an'
-                ' argument is to stand, or "$@" for all of them'
+                ' argument is to stand, or "$@" for all of them; commands by themselves come from a FILE or a pipe:'
+                " echo 'echo hello' | jobq run"
             )
 
     def filled(self, arguments: Sequence[str], number: int) -> dict[str, Any]:

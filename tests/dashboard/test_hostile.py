@@ -23,7 +23,7 @@ _CORPUS = (
     '"><img src=x onerror=alert(1)>',
     "' onmouseover='alert(1)",
     "javascript:alert(1)",
-    "{{ 7 * 7 }}{% raw %}",
+    "{{ 81239 * 81239 }}{% raw %}",
     "<b hx-get=/ui/ hx-trigger=load>",
     "\u202egnirts\u2066",
     "a\u200bb\u0000c\u001b[31mred",
@@ -86,7 +86,7 @@ def test_each_field_is_shown_as_it_is_and_nothing_runs(
             page.goto(f"{dashboard.url}/ui/q/demo/{path}".rstrip("/"))
             assert page.locator("main img, [onerror], [onload], main script, main b").count() == 0, path
             assert path not in ("hosts", "audit") or visible(_CORPUS[1]) in page.locator("main").inner_text(), path
-            assert "49" not in page.locator("main").inner_text().replace("49s", ""), "a template was run"
+            assert str(81239**2) not in page.locator("main").inner_text(), "a template was run"
         page.goto(f"{dashboard.url}/ui/q/demo/t/{ids['running']}")
         expect(page.locator("pre.output")).to_contain_text(_CORPUS[0], timeout=30_000)
         expect(page.locator(".facts")).to_contain_text(_CORPUS[0])
