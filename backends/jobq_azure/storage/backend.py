@@ -363,7 +363,8 @@ class StorageQueueBackend:
 
     def views(self) -> StorageViews:
         """Return what shows the service's counts; all else needs a journal."""
-        return StorageViews(StorageQueueBackend(self._account.another(), self._name, timedelta(0)), self._account.name)
+        own = StorageQueueBackend(self._account.another(), self._name, timedelta(0))
+        return StorageViews(own, own.leases, self._account.name)
 
     def findings(self) -> AsyncIterator[Finding]:
         """Look at what the queue needs beside itself."""

@@ -3,9 +3,9 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import Final, NoReturn, Self
 
-from jobq.backend import QueueStats
+from jobq.backend import Backend, QueueStats
 from jobq.errors import ConfigurationError, QueueNotFound
 from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.records import TaskState
@@ -22,9 +22,7 @@ from jobq.journal.views import (
     checked_limit,
 )
 from jobq.lease.store import LeaseRecord
-
-if TYPE_CHECKING:
-    from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.named_leases import BlobLeases
 
 REFRESH_SECONDS: Final = 30
 _LEASES_AT_ONCE: Final = 4  # each is a request, and their names are one
@@ -46,6 +44,7 @@ class StorageViews:
 
     Args:
         backend: the queue, not yet entered, and nobody else's; this enters and leaves it.
+        leases: its named leases.
         account: its account's name.
 
     Attributes:
@@ -56,9 +55,10 @@ class StorageViews:
     refresh_seconds = REFRESH_SECONDS
     counts_alone = _NO_JOURNAL
 
-    def __init__(self, backend: "StorageQueueBackend", account: str) -> None:
+    def __init__(self, backend: Backend, leases: BlobLeases, account: str) -> None:
         self._backend = backend
         self._name = backend.name
+        self._leases = leases
         self._account = account
 
     async def __aenter__(self) -> Self:
@@ -119,10 +119,9 @@ class StorageViews:
         checked_limit(limit)
         if queue != self._name:
             return ViewPage(rows=[])
-        leases = self._backend.leases
-        names = [name for name in sorted(await leases.names()) if name.startswith(prefix) and name > after]
+        names = [name for name in sorted(await self._leases.names()) if name.startswith(prefix) and name > after]
         shown = names[: min(limit, _LEASES_AT_ONCE)]
-        found = [record for name in shown if (record := await leases.read(name)) is not None]
+        found = [record for name in shown if (record := await self._leases.read(name)) is not None]
         if len(shown) == len(names):
             return ViewPage(rows=found)
         is_cut = len(shown) < limit
