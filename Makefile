@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SIMULATION_FIRST = $(shell echo $$(( $$(date +%s) / 86400 * 2000 + 1 )))  # other seeds each day
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check versions format lint types docs pictures lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-ui bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
+.PHONY: help install demo test check versions format lint types docs site pictures lock licences dist image-digests bench bench-azure bench-postgres bench-http bench-ui bench-service-bus mutants simulation lab night report chaos fuzz-http soak clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -72,7 +72,7 @@ $(BASE_STAMP): pyproject.toml $(LAUNCHER) # what users install, and nothing else
 
 $(STAMP): pyproject.toml uv.lock $(LAUNCHER)
 	$(make_venv)
-	$(call install_locked,--extra dev --group build)
+	$(call install_locked,--extra dev --group build --group site)
 	@if command -v uv >/dev/null 2>&1; then pip='uv pip install --python $(BIN)/python'; else pip='$(BIN)/python -m pip install'; fi; \
 	$$pip --quiet --no-deps --no-build-isolation --editable .
 	@touch $@ $(BASE_STAMP)
@@ -136,6 +136,9 @@ lint: $(STAMP) ## lint only
 
 types: $(STAMP) ## types only
 	@$(BIN)/mypy
+
+site: $(STAMP) ## build the documentation site into build/site; a warning or a broken link inside is an error
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md

@@ -59,8 +59,8 @@ class Capabilities:
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         views: the backend is a `jobq.journal.views.KeepsViews` that tells of tasks.
         whole_views: and of all queues of the place, in the order of delivery, as all of it is now.
-        knows_batch_ids: an id is known again within its batch, though not in the queue (`deduplicates`): a push of
-            tasks of batches alone may be repeated with the same ids.
+        knows_batch_ids: an id is known again within its batch, whatever is known in the queue (`deduplicates`): a push
+            of tasks of batches alone may be repeated with the same ids, and another batch may have the same.
         redelivers_at: where a redelivered task queues up.
         journal_lags: what the queue has done may be in its journal later, or never: the journal is beside it.
         shares_machine: all who use the queue are on one machine, and a look at its journal is a read of a file.
@@ -109,6 +109,10 @@ class Capabilities:
         delete its record, though a worker has it already and has not written so yet.
         """
         return 2 * self.default_lease.total_seconds() if self.journal_lags else 0.0
+
+    def longest_lease(self, asked: timedelta) -> timedelta:
+        """Return for how long what was received with this lease may be hidden, should nobody end it."""
+        return asked if self.chooses_lease else max(asked, self.default_lease)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,12 +290,22 @@ class Prepares(Protocol):
         ...
 
 
+UNKNOWN_ID: Final = ""  # of what may be leased to nobody
+
+
 @runtime_checkable
 class PutsOff(Protocol):
-    """A backend that puts back for later what it has received and cannot hand out now, since a service is away."""
+    """A backend that has received what it does not hand out, and that comes again.
+
+    It has put it back for later, since a service is away; or it may have been granted what a lost answer held, or could
+    not give back what nobody waited for, so that leases run for nobody.
+    """
 
     def take_put_off(self) -> Mapping[str, float]:
-        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id."""
+        """Return what was put off since the last call, and comes by itself: seconds until then, by the task's id.
+
+        UNKNOWN_ID stands for any number of tasks.
+        """
         ...
 
 

@@ -242,8 +242,9 @@ def check_batches(backend: Any) -> None:
     if not backend.capabilities.batches:
         raise ConfigurationError(
             f"the service of queue {backend.name!r} keeps no batches and no params: nothing is known of a task but that"
-            " it waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP, and a Storage"
-            " Queue does where JOBQ_JOURNAL=tables is set for whoever pushes and works"
+            " it waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP; a Storage Queue"
+            " does where JOBQ_JOURNAL=tables is set for whoever pushes and works, and Service Bus where"
+            " JOBQ_JOURNAL=tables://ACCOUNT is"
         )
 
 

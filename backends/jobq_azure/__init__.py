@@ -46,7 +46,7 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | Journ
 
 
 def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend | JournaledQueue":
-    """Return the backend for sb://NAMESPACE/QUEUE; with a journal in a table, where JOBQ_JOURNAL says so.
+    """Return the backend for sb://NAMESPACE/QUEUE; with a journal and batches in a table, where JOBQ_JOURNAL says so.
 
     Raises:
         InvalidSpec: the service takes no such names.
@@ -61,9 +61,9 @@ def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBacke
     queue = ServiceBusBackend(Namespace(place), Options.of(settings))
     if (journal := place_of_journal(spec, settings)) is None:
         return queue
-    from jobq_azure.table_journal.backend import JournaledQueue  # noqa: PLC0415 - as above
+    from jobq_azure.ledger.queue import LedgerQueue  # noqa: PLC0415 - as above
 
-    return JournaledQueue(queue, journal, settings.keep)
+    return LedgerQueue(queue, journal, settings.keep)
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:

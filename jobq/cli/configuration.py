@@ -153,7 +153,7 @@ time-out travel with each task, as `push` sets them.
 
 {jobq}
 
-What a task finds in its environment is in the [README](../README.md#a-tasks-environment).
+What a task finds in its environment: [here](running-tasks.md#a-tasks-environment).
 """
 
 if __name__ == "__main__":

@@ -118,4 +118,4 @@ def _has(capabilities: Capabilities, need: str) -> bool:
     found = getattr(capabilities, name)
     if isinstance(found, frozenset):
         return value in found
-    return found == value if value else bool(found)
+    return str(found) == value if value else bool(found)

@@ -17,21 +17,8 @@ from jobq.testing.service_bus.emulator import Emulator
 from jobq.testing.service_bus.fidelity import Fidelity
 from tests.conformance import harnesses
 from tests.conformance.real_time import Ended, run_each, tell
+from tests.sb.stage import OTHER_WAY
 from tests.service_bus.leftovers import collected
-
-_OTHER_WAY: Final = Fidelity(
-    locks_survive_disconnect=False,
-    expired_lock_settles=True,
-    activation_renumbers=False,
-    rest_missing_entity_status=404,
-    rest_lost_lock_status=410,
-    rest_too_large_status=413,
-    rest_throttled_status=503,
-    rest_renew_returns_properties=True,
-    rest_first_delivery_count=0,
-    refuses_long_dead_letter_text=False,
-)
-
 
 _AT_ONCE: Final = 10  # each has an emulator in this process, and an SDK that waits 3 s for it
 
@@ -54,7 +41,7 @@ def ended() -> Ended:
 @pytest.fixture(scope="module")
 def ended_the_other_way() -> Ended:
     window = timedelta(days=1)
-    return _ended(_OTHER_WAY, dedup_window=window, asserted_dedup_window=window)
+    return _ended(OTHER_WAY, dedup_window=window, asserted_dedup_window=window)
 
 
 @pytest.mark.timeout(180)  # the first one waits for all, as in the next

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from jobq.errors import ConfigurationError
 from jobq.pausing import mark_of
-from jobq.run.circuit_breaker import LATELY_SECONDS, MOST_BLAMES, MOST_RESTARTS, Breaker
+from jobq.run.circuit_breaker import HOLD_SECONDS, LATELY_SECONDS, MOST_BLAMES, MOST_RESTARTS, Breaker
 from jobq.run.stopping import Stopping
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
@@ -154,6 +156,29 @@ async def test_p8_a_notice_or_a_stop_settles_what_is_held(stage: Stage, how: str
     await stage.until(lambda: stage.told("task.retry_scheduled"), 5.0)
     stopping.now("the test is over")
     await worker
+
+
+async def test_p8_an_error_that_ends_the_loop_settles_what_is_held(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for company that could not come any more, and the worker with it."""
+    await stage.push("exit 1")
+    await stage.push("echo runs; while [ ! -e go ]; do sleep 0.1; done")
+    worker = asyncio.create_task(stage.worker(num_workers=1, num_retries=1).run())
+    await stage.until_printed("runs")
+    await stage.until(lambda: stage.told("task.failed"))
+    assert not stage.told("task.retry_scheduled"), "it is held"
+
+    async def refused(*_: object) -> NoReturn:
+        raise ConfigurationError("by a test")
+
+    monkeypatch.setattr(SqliteBackend, "receive", refused)
+    monkeypatch.setattr(SqliteBackend, "receive_as", refused)
+    (stage.folder / "go").touch()
+    async with asyncio.timeout(HOLD_SECONDS / 3):
+        with pytest.raises(ConfigurationError, match="by a test"):
+            await worker
+    assert stage.told("task.retry_scheduled")
 
 
 async def test_a_paused_queue_is_no_empty_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

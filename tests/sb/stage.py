@@ -32,6 +32,20 @@ LOCK_SECONDS: Final = 60.0  # on virtual time; requests, which take real time, h
 _REAL_LOCK_SECONDS: Final = 5.0  # where its end is waited for
 SHORT: Final = {"JOBQ_ALLOW_SHORT_LEASE": "1", "JOBQ_SCHEDULED_EVENTS": "off", "JOBQ_LOG_FORMAT": "json"}
 
+# Every contested behaviour of the service, the other way than the emulator has it by default.
+OTHER_WAY: Final = Fidelity(
+    locks_survive_disconnect=False,
+    expired_lock_settles=True,
+    activation_renumbers=False,
+    rest_missing_entity_status=404,
+    rest_lost_lock_status=410,
+    rest_too_large_status=413,
+    rest_throttled_status=503,
+    rest_renew_returns_properties=True,
+    rest_first_delivery_count=0,
+    refuses_long_dead_letter_text=False,
+)
+
 ended = partial(command_line.ended, secret=ROOT_KEY)
 
 
@@ -44,6 +58,7 @@ class Stage:
         proxy: before its REST.
         backend: entered, through the proxy.
         folder: HOME of command lines.
+        name: of the queue.
     """
 
     emulator: Emulator
@@ -51,6 +66,11 @@ class Stage:
     backend: ServiceBusBackend
     folder: Path
     stack: AsyncExitStack = field(repr=False)
+    name: str = QUEUE
+
+    @property
+    def spec(self) -> str:
+        return f"sb://emulator/{self.name}"
 
     @property
     def signed(self) -> str:
@@ -59,11 +79,11 @@ class Stage:
 
     @property
     def queue(self) -> Queue:
-        return self.emulator.broker.queue(QUEUE)
+        return self.emulator.broker.queue(self.name)
 
     @property
     def dead(self) -> Queue:
-        return self.emulator.broker.queue(f"{QUEUE}/{DEAD_LETTERS}")
+        return self.emulator.broker.queue(f"{self.name}/{DEAD_LETTERS}")
 
     async def pushed(self, count: int = 1, **fields: Any) -> list[Task]:
         tasks = [Task.new(**({"command": "true"} | fields)) for _ in range(count)]
@@ -81,12 +101,12 @@ class Stage:
             if each.operation is operation and status in (None, each.status)
         ]
 
-    async def start(self, *words: str, spec: str = SPEC, **more: str) -> asyncio.subprocess.Process:
+    async def start(self, *words: str, spec: str = "", **more: str) -> asyncio.subprocess.Process:
         """Start the command line on this queue; ended with the stage."""
         signed = {"JOBQ_CONNECTION_STRING": self.signed}
-        return await command_line.start(self.stack, self.folder, (spec, *words), signed | SHORT | more)
+        return await command_line.start(self.stack, self.folder, (spec or self.spec, *words), signed | SHORT | more)
 
-    async def run(self, *arguments: str, spec: str = SPEC, **more: str) -> Ended:
+    async def run(self, *arguments: str, spec: str = "", **more: str) -> Ended:
         """Run to the end; without a guardian, which is no matter of the service: its start would cost most of it."""
         return await ended(await self.start(*arguments, spec=spec, **{"JOBQ_GUARDIAN": "off"} | more))
 
@@ -101,17 +121,27 @@ async def staged(
     fidelity: Fidelity | None = None,
     options: Options | None = None,
     clock: Clock | None = None,
+    name: str = QUEUE,
     **description: Any,
 ) -> AsyncIterator[Stage]:
-    """Make a namespace with a queue, and all that reaches it; on this machine's time unless a clock is given."""
+    """Make a namespace with a queue, and all that reaches it; on this machine's time unless a clock is given.
+
+    Args:
+        folder: HOME of command lines.
+        fidelity: of the emulator.
+        options: of the backend.
+        clock: of the emulator.
+        name: of the queue; one of its own where a table of Azurite is written, which outlives the namespace.
+        description: of the queue, beside what is usual here.
+    """
     lock = _REAL_LOCK_SECONDS if clock is None else LOCK_SECONDS
-    described = Description(QUEUE, **{"lock_duration": lock, "max_delivery_count": 117} | description)
+    described = Description(name, **{"lock_duration": lock, "max_delivery_count": 117} | description)
     async with AsyncExitStack() as stack:
         time = clock or SystemClock()
         idle = IDLE_DETACH if clock is None else None  # the SDK's time is real: it would not close its links before
         emulator = Emulator([described], fidelity=fidelity, clock=time, idle_detach=idle)
         await stack.enter_async_context(emulator)
         proxy = await stack.enter_async_context(HttpProxy(emulator.http_port))
-        namespace = Namespace(place_of("emulator", QUEUE, through(emulator, proxy), ""))
+        namespace = Namespace(place_of("emulator", name, through(emulator, proxy), ""))
         backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0), now=time.boottime)
-        yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack)
+        yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack, name)

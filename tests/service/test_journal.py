@@ -115,6 +115,20 @@ async def test_more_dead_letters_than_one_answer_holds(
             await backend._ask("GET", "/dead-letters", query={"after": "1:nonsense"})
 
 
+async def test_more_unfinished_tasks_than_one_answer_holds(
+    server: HttpServer, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the first thousand nothing was shown, without a word."""
+    monkeypatch.setattr("jobq_http.journal._MOST_SHOWN", 4)
+    async with HttpBackend(HttpConnection(server.url), queue) as backend:
+        ids = sorted(await backend.push([Task.new(command="true") for _ in range(10)]))
+        journal = journal_of(backend)
+        assert [each.id for each in await journal.unfinished("", 100)] == ids
+        assert [each.id for each in await journal.unfinished("", 10)] == ids
+        assert [each.id for each in await journal.unfinished("", 6)] == ids[:6]
+        assert [each.id for each in await journal.unfinished(ids[1], 8)] == ids[2:]
+
+
 async def test_an_answer_has_so_many_bytes_at_most(server: HttpServer, queue: str) -> None:
     """600 dead letters of 1 MB were one answer, which never came: they could neither be listed nor put back."""
     async with HttpBackend(HttpConnection(server.url), queue) as backend:

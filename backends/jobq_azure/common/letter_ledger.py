@@ -1,5 +1,6 @@
 """What a queue's dead letters ask of a ledger, where tasks of batches are kept in one (`jobq_azure.ledger`)."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -8,18 +9,35 @@ from jobq.task import Task
 
 NEEDED: Final = (
     "is of a batch, which is kept in a table that this process does not use: set JOBQ_JOURNAL=tables for whoever pushes"
-    " and works"
+    " and works (on Service Bus tables://ACCOUNT)"
 )
 PUT_OFF: Final = timedelta(seconds=30)  # a task that cannot be had without the ledger, or whose ledger is away
+
+
+@dataclass(frozen=True)
+class Buried:
+    """The message that a dead letter was, where the service moves it there.
+
+    Attributes:
+        step: the epoch and the generation that stand in it.
+        origin: what no other message had; empty = it is not known, for the service has moved it by itself.
+        root: as of `KeptInLedger.message_root`; likewise.
+    """
+
+    step: tuple[int, int]
+    origin: str
+    root: str
 
 
 class LetterLedger(Protocol):
     """Is told of each dead letter of a task of a batch, or of the end of one, before something is done with it.
 
-    Each verb takes the book in which the task is kept, and its id. Raises JobqError: nothing is to be done now.
+    Each verb takes the book in which the task is kept, and its id; those with `buried` the message that the letter
+    was, where it was moved there as it was: then its task may have ended by that alone. Raises JobqError: nothing is
+    to be done now.
     """
 
-    async def redriving(self, book: str, task_id: str, epoch: int) -> bool:
+    async def redriving(self, book: str, task_id: str, epoch: int, buried: Buried | None = None) -> bool:
         """Note that it is being put back as of this epoch; return whether to send it, else its letter is left over."""
         ...
 
@@ -27,7 +45,7 @@ class LetterLedger(Protocol):
         """Note that it has been sent."""
         ...
 
-    async def purging(self, book: str, task_id: str) -> None:
+    async def purging(self, book: str, task_id: str, buried: Buried | None = None) -> None:
         """Note that it is being deleted."""
         ...
 

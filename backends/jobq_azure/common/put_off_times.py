@@ -1,4 +1,4 @@
-"""What receives have put off, and when it comes: a worker waits for it (`jobq.backend.PutsOff`)."""
+"""What receives have put off or leased for nobody, and when it comes: a worker waits (`jobq.backend.PutsOff`)."""
 
 from jobq.clock import SystemClock
 

@@ -1,8 +1,11 @@
 """A delivery of a task of a batch: claimed in the ledger before it starts, ended there before it is settled.
 
-The message says who it is: the one as which it was first pushed (`origin`), and by epoch and generation which step of
-it. A push or a redrive that was repeated leaves two messages of a task; the first to be claimed is the task, any other
-is superfluous.
+The message says who it is (`origin`), and by epoch and generation which step of its task. A push or a redrive that was
+repeated leaves two messages of a task; the first to be claimed is the task, any other is superfluous.
+
+Where a message cannot be changed, another one replaces it when it is put back. The ledger has the step of that one
+before it is sent, so the former, should it come again, only sends it once more. While the table is away a message is
+put off without the ledger: what replaces it then says of which one (`root`), and is claimed in its place.
 """
 
 import time
@@ -13,6 +16,7 @@ from typing import Any, Final
 
 from jobq.errors import ConfigurationError, LockLost
 from jobq.fencing import FencingNumber
+from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import entries
 from jobq_azure.ledger.entries import DEAD, ENDED, RUNNING, WAITING, LedgerEntry
@@ -30,6 +34,9 @@ class Standing(StrEnum):
 
     HELD = "held"  # it is claimed, and may start
     SUPERFLUOUS = "superfluous"  # its task has ended, or is another message: to be completed unrun
+    REPEAT = (
+        "repeat"  # another message is to replace it, and perhaps was never sent: to be sent once more, then completed
+    )
     DEAD = "dead"  # its task is dead, and its way to the dead letters was cut off: to be moved there
     STALE = "stale"  # a later delivery has claimed it: to be left alone
     UNKNOWN = "unknown"  # no ledger knows of it
@@ -43,7 +50,9 @@ class HandedMessage:
         book: in which its task is kept.
         id: of its task.
         birth: of its life.
-        origin: what all copies of the message have in common, and no other message.
+        origin: what no other message has.
+        root: of the message of which the ledger was told; its own where that was not replaced since.
+        before: deliveries of the messages that it has replaced.
         fencing: the epoch and the generation that stand in it, and which delivery this is.
         lease_seconds: how long it was leased for.
     """
@@ -52,6 +61,8 @@ class HandedMessage:
     id: str
     birth: int
     origin: str
+    root: str
+    before: int
     fencing: FencingNumber
     lease_seconds: float
 
@@ -97,16 +108,20 @@ class LedgerHold:
 
         await self._change(decide)
 
-    async def put_back(self, due: float) -> bool:
+    async def put_back(self, due: float, by: Task | None) -> bool:
         """Record that the task waits again; return False where it is to end instead, for its batch was canceled.
 
         Args:
             due: wall time in seconds before which it is not handed out.
+            by: of the message that is to replace this one; None = it stays the message it is.
 
         Raises:
             LockLost, BackendUnavailable: as of `end`.
         """
         is_to_end = False
+        values: dict[str, Any] = {"State": WAITING, "At": time.time(), "Due": float(due)}
+        if by is not None:
+            values |= entries.replaced(self._message.origin, by, self._message.fencing.delivery)
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             nonlocal is_to_end
@@ -114,7 +129,7 @@ class LedgerHold:
             is_to_end = own.is_to_end
             if own.state == ENDED:
                 raise LockLost(f"task {self._message.id} has ended already: it is {own.then}")
-            return None if is_to_end else EntryChange({"State": WAITING, "At": time.time(), "Due": float(due)})
+            return None if is_to_end or own.is_replacing(self._message.origin) else EntryChange(values)
 
         await self._change(decide)
         return not is_to_end
@@ -126,9 +141,10 @@ class LedgerHold:
         return is_own and entry is not None and entry.state == ENDED and entry.then == DEAD
 
     def _own(self, entry: LedgerEntry | None) -> LedgerEntry:
-        if entry is None or entry.fencing != self._message.fencing or entry.origin != self._message.origin:
-            raise LockLost(f"task {self._message.id} is another delivery's by now, as its batch has it")
-        return entry
+        own, origin = self._message.fencing, self._message.origin
+        if entry is not None and (entry.is_replacing(origin) or (entry.fencing, entry.origin) == (own, origin)):
+            return entry
+        raise LockLost(f"task {self._message.id} is another delivery's by now, as its batch has it")
 
     async def _change(self, decide: Any) -> None:
         known, self._entry = self._entry, None  # of an answer that is lost nobody knows what it has changed
@@ -149,6 +165,7 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         "State": RUNNING,
         "Fencing": rows.order(message.fencing),
         "Origin": message.origin,
+        "Root": message.root,
         "Born": str(message.birth),
         "Lease": float(message.lease_seconds),
         "At": time.time(),
@@ -195,9 +212,11 @@ def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     """Return what an entry says to a delivery."""
     if entry is None:
         return Standing.UNKNOWN
-    is_same = entry.origin in ("", message.origin)
-    if not is_same or message.fencing[:2] < entry.fencing[:2]:
+    is_replaced = entry.is_replacing(message.origin)
+    if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.root, message.before):
         return Standing.SUPERFLUOUS
     if entry.state == ENDED:
         return Standing.DEAD if entry.then == DEAD else Standing.SUPERFLUOUS
+    if is_replaced:
+        return Standing.REPEAT
     return Standing.STALE if message.fencing < entry.fencing else Standing.HELD

@@ -9,13 +9,16 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind
 from jobq_azure.ledger.claims import LedgerHold
 from jobq_azure.table_journal.delivery import JournaledDelivery
+
+if TYPE_CHECKING:
+    from jobq_azure.ledger.keepable import KeptInLedger
 
 _log: Final = logging.getLogger(__name__)
 
@@ -81,10 +84,17 @@ class LedgerDelivery(JournaledDelivery):
                 await self._end(settlement.then)
             case MoveToDeadLetters(reason, description):
                 await self._end("dead", reason=reason, description=description)
-            case Requeue(_, delay) | Release(delay):
-                if not await self._hold.put_back(time.time() + max(0.0, delay.total_seconds())):
+            case Requeue() | Release():
+                if not await self._put_back(settlement):
                     return await self._entered(_canceled(settlement))
         return settlement
+
+    async def _put_back(self, settlement: Requeue | Release) -> bool:
+        kept = cast("KeptInLedger", self._inner)
+        by, delay = kept.put_back_as(settlement), max(0.0, settlement.delay.total_seconds())
+        is_back = await self._hold.put_back(time.time() + delay, by)
+        kept.is_recorded = is_back
+        return is_back
 
     async def _bury(self, dead: MoveToDeadLetters) -> None:
         assert isinstance(self._inner, Buries)

@@ -1,18 +1,39 @@
 """What a ledger asks of the queue beside which it is kept, and of that queue's deliveries."""
 
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from jobq.fencing import FencingNumber
+from jobq.settlement import Release, Requeue
 from jobq.task import Task
 from jobq_azure.common.letter_ledger import LetterLedger
 
 
 class KeptInLedger(Protocol):
-    """A delivery whose message says which one it is."""
+    """A delivery whose message says which one it is.
+
+    Attributes:
+        is_recorded: whether the ledger has it that the message is put back: what replaces it begins anew there.
+    """
+
+    is_recorded: bool
 
     @property
     def message_origin(self) -> str:
-        """What all copies of the message have in common, and no other message."""
+        """What no other message has."""
+        ...
+
+    @property
+    def message_root(self) -> str:
+        """The origin of the message of which the ledger was told: it was replaced since, while no ledger could be had.
+
+        Its own where it was not.
+        """
+        ...
+
+    @property
+    def message_before(self) -> int:
+        """How many deliveries there were of the messages that it has replaced."""
         ...
 
     @property
@@ -30,6 +51,14 @@ class KeptInLedger(Protocol):
         """When its task was made; likewise."""
         ...
 
+    def put_back_as(self, settlement: Requeue | Release) -> Task | None:
+        """Return the task of the message that replaces it where this puts it back; None = it stays the message it is.
+
+        Raises:
+            MalformedTask: as settling it would.
+        """
+        ...
+
 
 class HandsOutBatches(Protocol):
     """A queue that hands out tasks of batches to who keeps their ledger."""
@@ -40,4 +69,8 @@ class HandsOutBatches(Protocol):
 
     def check_room(self, task: Task) -> None:
         """Raise MalformedTask for a task that could not be pushed for its size."""
+        ...
+
+    async def messages_left(self) -> AbstractSet[str]:
+        """Return of all messages that it holds, once it was cleared, the origins, and those of what they replaced."""
         ...

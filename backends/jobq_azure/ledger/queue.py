@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, cast
+from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
@@ -66,7 +67,7 @@ class LedgerQueue(JournaledQueue):
 
     def __init__(self, inner: Backend, place: TablePlace, keep: timedelta) -> None:
         super().__init__(inner, place, keep)
-        self._holds: dict[int, LedgerHold] = {}  # of deliveries that are being opened
+        self._holds = WeakKeyDictionary[Delivery, LedgerHold]()  # of deliveries that were claimed
         self._turned = 0  # messages that are done with unrun
         self._ledger = Ledger(self._wire)
         self._heads = Heads(self._wire)
@@ -190,8 +191,12 @@ class LedgerQueue(JournaledQueue):
         hold = await self._claimed(inner, book, since, seen_to)
         if hold is None:
             return None
-        self._holds[id(inner)] = hold
+        self._holds[inner] = hold
         return await super()._opened(inner, since, seen_to)
+
+    async def _was_replaced(self, inner: Delivery) -> bool:
+        """As without a ledger, which knows better of what it keeps."""
+        return inner not in self._holds and await super()._was_replaced(inner)
 
     async def _claimed(self, inner: Delivery, book: str, since: float, seen_to: list[Delivery]) -> LedgerHold | None:
         """Claim a task; None = it is not to be run, or not now, and among what is seen to."""
@@ -203,6 +208,8 @@ class LedgerQueue(JournaledQueue):
                 id=inner.id,
                 birth=rows.birth(kept.message_created),
                 origin=kept.message_origin,
+                root=kept.message_root,
+                before=kept.message_before,
                 fencing=kept.message_fencing,
                 lease_seconds=seconds,
             )
@@ -226,6 +233,11 @@ class LedgerQueue(JournaledQueue):
             if standing is Standing.SUPERFLUOUS:
                 await inner.settle(Complete())
                 _log.info("%s: a message of task %s was left over, and is done with", self.name, inner.id)
+            elif standing is Standing.REPEAT and entry is not None:
+                kept = _kept(inner)
+                kept.is_recorded = True
+                await inner.settle(entry.requeue(inner.deliveries))
+                _log.info("%s: task %s is put back, as was begun before", self.name, inner.id)
             elif standing is Standing.DEAD and entry is not None:
                 await inner.settle(MoveToDeadLetters(entry.reason, entry.description))
                 _log.info("%s: task %s is dead, and is among the dead letters now", self.name, inner.id)
@@ -242,7 +254,7 @@ class LedgerQueue(JournaledQueue):
                 self._finishing.has_ended(name)  # likewise before it looked
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
-        hold = self._holds.pop(id(inner), None)
+        hold = self._holds.get(inner)
         if hold is None:
             return super()._delivery(inner, since, checkpoint)
         name = batch_of_book(_kept(inner).message_ledger)
@@ -266,7 +278,7 @@ class LedgerQueue(JournaledQueue):
         """Delete what waits; of batches it is gone."""
         count = await super().clear()
         with suppress(TableMissing):
-            await self._walk.clear(running=self.capabilities.clears_leased)
+            await self._walk.clear(cast("HandsOutBatches", self._inner).messages_left)
             await self._finishing.start()
             await self._finishing.drained()
         return count

@@ -10,8 +10,9 @@ from typing import Final
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
+from jobq_azure.common.letter_ledger import Buried
 from jobq_azure.ledger import heads
-from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, WAITING, LedgerEntry
+from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import EntryChange, Ledger
@@ -46,13 +47,14 @@ class Redrives:
         self._finishing = finishing
         self.canceled: dict[tuple[str, int], tuple[LedgerEntry, str]] = {}
 
-    async def redriving(self, book: str, task_id: str, epoch: int) -> bool:
+    async def redriving(self, book: str, task_id: str, epoch: int, buried: Buried | None = None) -> bool:
         """Note that a dead letter is being put back; return whether its message is to be sent, else it is superfluous.
 
         Args:
             book: in which its task is kept.
             task_id: its id.
             epoch: as which it is put back: more than any before.
+            buried: the message that it was, where that alone may have ended its task.
 
         Raises:
             ConfigurationError: nothing is known of it.
@@ -68,7 +70,7 @@ class Redrives:
             is_sent = False
             if entry is None:
                 raise ConfigurationError(_UNKNOWN.format(task_id, name or book[1:]))
-            if not (entry.is_dead or entry.was_never_claimed or (entry.state == ENDED and entry.then == GONE)):
+            if not (_is_letter(entry, buried) or (entry.state == ENDED and entry.then == GONE)):
                 return None  # it is back already, or has been, and ended: the letter was left behind
             if is_canceled:
                 return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
@@ -76,8 +78,9 @@ class Redrives:
             number = rows.order(FencingNumber(epoch, 0, 0))
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
-            back = {"State": REDRIVING, "Then": "", "Fencing": number, "Origin": "", "Cancel": False, "At": time.time()}
-            return EntryChange(back | {"Opening": 0 if head is None else head.opening}, opens=True)
+            back = {"State": REDRIVING, "Then": "", "Fencing": number, "Cancel": False, "At": time.time()}
+            back |= {"Origin": "", "Root": "", "From": "", "Opening": 0 if head is None else head.opening}
+            return EntryChange(back, opens=True)
 
         entry = await self._ledger.change(book, task_id, decide)
         if entry is not None and entry.state == ENDED and entry.then == "canceled":
@@ -97,13 +100,13 @@ class Redrives:
 
         await self._ledger.change(book, task_id, decide)
 
-    async def purging(self, book: str, task_id: str) -> None:
+    async def purging(self, book: str, task_id: str, buried: Buried | None = None) -> None:
         """Note that a dead letter is being deleted: its task is gone; ConfigurationError: it goes back."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             if entry is not None and entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
-            is_dead = entry is not None and (entry.is_dead or entry.was_never_claimed)
+            is_dead = entry is not None and _is_letter(entry, buried)
             return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)
@@ -131,6 +134,21 @@ class Redrives:
             if head.state != heads.FINISHING:
                 return head
             await self._finishing.ended(head)  # it has finished, in a moment
+
+
+def _is_letter(entry: LedgerEntry, buried: Buried | None) -> bool:
+    """Return whether a dead letter is all that there is of a task that has not ended otherwise."""
+    if entry.is_dead or entry.was_never_claimed:
+        return True
+    if buried is None or entry.state not in (WAITING, RUNNING):
+        return False
+    if not buried.origin:
+        return (
+            entry.waits_unclaimed
+            or buried.step == entry.fencing[:2]
+            or entry.is_claimed_as("", buried.step, buried.root)
+        )
+    return entry.is_replacing(buried.origin) or entry.is_claimed_as(buried.origin, buried.step, buried.root)
 
 
 def _next_round(head: Head) -> dict[str, object] | None:

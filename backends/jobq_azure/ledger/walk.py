@@ -1,7 +1,8 @@
 """Walks over the tasks of a queue's batches that have not ended: to cancel them, or because the queue was cleared."""
 
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from jobq_azure.ledger.entries import (
@@ -21,7 +22,7 @@ from jobq_azure.table_journal.lookup import answered, for_each
 
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
 _TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
-_WALKED: Final = "State,Then,Fencing,Origin,Born,At,Cancel,Opening"
+_WALKED: Final = "State,Then,Fencing,Origin,Root,From,Born,At,Cancel,Opening"
 
 
 class LedgerWalk:
@@ -113,25 +114,43 @@ class LedgerWalk:
 
         return await self._ledger.change(book, str(known.id), decide, known), is_new
 
-    async def clear(self, *, running: bool) -> None:
+    async def clear(self, messages_left: Callable[[], Awaitable[AbstractSet[str]]]) -> None:
         """Note that all is gone that has not ended, of all batches and of what is run at their ends.
 
         Whatever is there was pushed before this has ended, and so before the clear as well as after it; should its
         message come later, it is completed unrun.
 
         Args:
-            running: whether what ran was cleared, too.
+            messages_left: returns whose messages are there yet, of what runs; see `HandsOutBatches`.
         """
+        running: list[tuple[str, LedgerEntry]] = []
 
-        def decide(entry: LedgerEntry | None) -> EntryChange | None:
-            is_there = entry is not None and entry.state != ENDED and (running or entry.state != RUNNING)
-            return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_there else None
+        def gone() -> EntryChange:
+            return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False)
+
+        def waits(entry: LedgerEntry | None) -> EntryChange | None:
+            return gone() if entry is not None and entry.state not in (ENDED, RUNNING) else None
+
+        async def of(book: str, known: LedgerEntry) -> None:
+            entry = await self._ledger.change(book, str(known.id), waits, known)
+            if entry is not None and entry.state == RUNNING:
+                running.append((book, entry))
 
         async for partition, page in self._unended(f"{self._ledger.queue}!b"):
             book = book_in(partition, self._ledger.queue)
-            await for_each(
-                page, lambda entry, book=book: self._ledger.change(book, str(entry.id), decide, entry)  # type: ignore[misc]
-            )  # fmt: skip
+            await for_each(page, lambda known, book=book: of(book, known))  # type: ignore[misc]
+        if not running:
+            return
+        left = await messages_left()  # looked for behind what runs: what starts now is not meant
+
+        async def lost(book: str, known: LedgerEntry) -> None:
+            def decide(entry: LedgerEntry | None) -> EntryChange | None:
+                is_there = entry is None or not left.isdisjoint({*known.messages, *entry.messages})
+                return None if is_there or entry is None or entry.state == ENDED else gone()
+
+            await self._ledger.change(book, str(known.id), decide, known)
+
+        await for_each(running, lambda each: lost(*each))
 
     async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[LedgerEntry]]]:
         """Yield partitions and what has not ended in them, some at once."""

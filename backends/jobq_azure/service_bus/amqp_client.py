@@ -94,9 +94,14 @@ class Amqp:
         """Return the sequence numbers of all that are scheduled."""
         return [seen.number async for page in self._pages("peek") for seen in page if seen.is_scheduled]
 
-    async def survey(self, keep: Callable[[Seen], T]) -> list[T]:
-        """Return what is to be kept of each dead letter, by sequence number; their bodies might not fit into memory."""
-        return [keep(seen) async for page in self._pages("dead") for seen in page]
+    async def survey(self, keep: Callable[[Seen], T], *, dead: bool = True) -> list[T]:
+        """Return what is to be kept of each dead letter, by sequence number; their bodies might not fit into memory.
+
+        Args:
+            keep: returns that.
+            dead: else of each message that waits, is scheduled or locked.
+        """
+        return [keep(seen) async for page in self._pages("dead" if dead else "peek") for seen in page]
 
     async def _pages(self, name: str, limit: float = math.inf) -> AsyncIterator[list[Seen]]:
         """Look at messages, as many requests as it takes: each has its own time, all together may take minutes."""

@@ -1,42 +1,48 @@
 """Azure Service Bus behind the backend protocol: `sb://NAMESPACE/QUEUE`."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
 
-from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
+from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
-from jobq.errors import AccessDenied, AnswerLost, BackendUnavailable, ConfigurationError, JobqError
+from jobq.errors import AccessDenied, AllPutBack, AnswerLost, BackendUnavailable, ConfigurationError, JobqError
 from jobq.examination import Finding
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
 from jobq_azure.common.giving_back import give_back
+from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
+from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
+from jobq_azure.service_bus.kept_letters import KeptLetters
 from jobq_azure.service_bus.lock_length import LockLength
-from jobq_azure.service_bus.message_format import BEFORE, id_in
+from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, root_of
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
-from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, push
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, fitting, push
 from jobq_azure.service_bus.rest_client import Locked, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
+    from jobq_azure.service_bus.seen import Seen
 
 LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
+_PUT_OFF_SECONDS: Final = 60.0  # a receive looks for so long past what it puts off
 _log: Final = logging.getLogger(__name__)
 
 
@@ -84,9 +90,11 @@ class ServiceBusBackend:
         self._first_count = 1  # the DeliveryCount of a first delivery: 1 until a 0 was seen
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[None] | None = None
+        self._put_off_times = PutOffTimes()
         self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
+        self._kept = KeptLetters()
         self._connected: Amqp | None = None
         self._admin: Admin
         self._wire: RestClient
@@ -132,8 +140,10 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = RestClient(self._namespace, self.name)
-            self._dead = ServiceBusDeadLetters(self._amqp, self._wire)
-            self._polls = MessageReceiver(self._wire, self._give_back, self._options.longest_poll_seconds, self._now)
+            self._dead = ServiceBusDeadLetters(self._amqp, self._wire, self._kept)
+            self._polls = MessageReceiver(
+                self._wire, self._give_back, self._options.longest_poll_seconds, self._now, self._lost
+            )
             await self._look()
             self._stack = stack.pop_all()
         return self
@@ -194,23 +204,65 @@ class ServiceBusBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
-        most_bytes = self.capabilities.max_message_bytes
-        assert most_bytes is not None
-        return await push(self._wire, tasks, most_bytes, self._memory)
+        return await push(self._wire, tasks, self._most_bytes, self._memory)
+
+    @property
+    def _most_bytes(self) -> int:
+        most = self.capabilities.max_message_bytes
+        assert most is not None
+        return most
+
+    def keep_ledger(self, ledger: LetterLedger) -> None:
+        """Hand out tasks of batches, too, once entered: whoever calls this claims each in a ledger before it starts."""
+        self._kept.ledger = ledger
+
+    def check_room(self, task: Task) -> None:
+        """Raise MalformedTask for a task that could not be pushed for its size."""
+        fitting(task, self._most_bytes)
+
+    async def messages_left(self) -> frozenset[str]:
+        """Return whose messages a clear has left, and whose place they have taken, by their sequence numbers."""
+
+        def whose(seen: "Seen") -> tuple[str, str, str]:
+            return str(seen.number), root_of(seen), replaced_by(seen)
+
+        return frozenset(itertools.chain(*await certain(self._amqp().survey(whose, dead=False)))) - {""}
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lock messages; the queue says for how long, and `lease` may only be shorter."""
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         self._warn()
+        end = self._now() + wait.total_seconds()
+        while True:
+            try:
+                found = await self._polls.receive(max_tasks, max(0.0, end - self._now()))
+            except NoAnswer as error:
+                raise AnswerLost(str(error)) from None  # what is locked comes again, one delivery older
+            if found and not self._is_warm:
+                self._is_warm = True
+                self._loading = asyncio.ensure_future(self._sdk.load())
+            ready = [each for locked in found if self._is_ready(each := self._delivery(locked, lease))]
+            if ready or not found:
+                return list(ready)
+            if self._now() >= end + _PUT_OFF_SECONDS:
+                raise AllPutBack(f"{self._place}: nothing but tasks that cannot be handed out here")
+
+    def _is_ready(self, delivery: ServiceBusDelivery) -> bool:
+        """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
+        if self._kept.ledger is not None or not delivery.message_ledger:
+            return True
+        _log.warning("%s: task %s is put back, for it %s", self._place, delivery.id, NEEDED)
+        putting = asyncio.ensure_future(self._put_off(delivery))
+        self._on_their_way.add(putting)
+        putting.add_done_callback(self._on_their_way.discard)
+        return False
+
+    async def _put_off(self, delivery: ServiceBusDelivery) -> None:
         try:
-            found = await self._polls.receive(max_tasks, wait.total_seconds())
-        except NoAnswer as error:
-            raise AnswerLost(str(error)) from None  # what is locked comes again, one delivery older
-        if found and not self._is_warm:
-            self._is_warm = True
-            self._loading = asyncio.ensure_future(self._sdk.load())
-        return [self._delivery(locked, lease) for locked in found]
+            await give_back(delivery, PUT_OFF)
+        except JobqError as error:
+            _log.warning("%s: task %s comes when its lock is over: %s", self._place, delivery.id, error)
 
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
         if locked.count == 0:
@@ -227,6 +279,13 @@ class ServiceBusBackend:
             deduplicates=bool(self._dedup_window()),
             length=self._length,
         )
+
+    def _lost(self) -> None:
+        self._put_off_times.add(UNKNOWN_ID, self.capabilities.default_lease.total_seconds())
+
+    def take_put_off(self) -> Mapping[str, float]:
+        """Return what may be locked for nobody since the last call."""
+        return self._put_off_times.take()
 
     async def _give_back(self, locked: Locked) -> None:
         await give_back(self._delivery(locked, None))

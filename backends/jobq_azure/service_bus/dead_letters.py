@@ -12,7 +12,8 @@ from uuid import UUID
 from jobq.backend import DeadLetter
 from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.service_bus.letter_walk import Group, Walk, age, known, token
+from jobq_azure.service_bus.kept_letters import KEPT_AT_ONCE, KeptLetters, Refused, by_keeper
+from jobq_azure.service_bus.letter_walk import Group, Origin, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
@@ -20,6 +21,7 @@ from jobq_azure.service_bus.message_format import (
     ID,
     ORIGIN,
     REDRIVEN,
+    batch_in,
     copy_name,
     id_in,
     origin_of,
@@ -48,11 +50,13 @@ class ServiceBusDeadLetters:
     Args:
         amqp: the sub-queue.
         main: requests to the queue.
+        kept: what a ledger keeps.
     """
 
-    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient) -> None:
+    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient, kept: KeptLetters) -> None:
         self._amqp = amqp
         self._main = main
+        self._kept = kept
 
     async def letters(self, limit: int) -> list[DeadLetter]:
         """Return up to `limit` dead letters, oldest first."""
@@ -65,13 +69,15 @@ class ServiceBusDeadLetters:
         Raises:
             MalformedTask: one has outgrown the queue, and stays as it is; the others are back (S11).
         """
-        refused: list[tuple[Group, MalformedTask]] = []
 
-        async def put_back(groups: Sequence[Group]) -> AsyncIterator[list[Group]]:
+        async def put_back(groups: Sequence[Group], refused: list[Refused]) -> AsyncIterator[list[Group]]:
             for some in _sendable(groups):
                 # The fence: another reader may have them by now.
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)
-                ours = await self._sent(ours, refused)
+                to_send, left_over = await self._kept.told_of_redrive(ours, refused)
+                ours = await self._sent(to_send, refused)
+                await self._kept.tell_of_sent(ours)
+                ours += left_over
                 try:
                     await self._delete(ours)
                 except (JobqError, NoAnswer) as error:  # they are back: to send them again would make two
@@ -79,24 +85,22 @@ class ServiceBusDeadLetters:
                     _log.warning("%s: back, and perhaps still dead letters too; purge them: %s", named, error)
                 yield ours
 
-        done = await self._each(ids, put_back, refused)
-        if refused:
-            fault = refused[0][1]
-            for (newest, *_), _ in refused[:_MOST_NAMED]:
-                fault.add_note(f"dead letter {id_in(newest)} stays as it is; `dead purge` deletes it")
-            fault.done = done
-            raise fault
-        return done
+        return await self._each(ids, put_back)
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
 
-        async def delete(groups: Sequence[Group]) -> AsyncIterator[list[Group]]:
-            yield await self._delete(groups)
+        async def delete(groups: Sequence[Group], refused: list[Refused]) -> AsyncIterator[list[Group]]:
+            others, kept = by_keeper(groups)
+            yield await self._delete(others)
+            for start in range(0, len(kept), KEPT_AT_ONCE):
+                some = kept[start : start + KEPT_AT_ONCE]
+                ours = await self._of_ours(self._amqp().renew_dead, some, _newest)  # others may put them back
+                yield await self._delete(await self._kept.told_of_purge(ours, refused))
 
         return await self._each(ids, delete)
 
-    async def _sent(self, groups: list[Group], refused: list[tuple[Group, MalformedTask]]) -> list[Group]:
+    async def _sent(self, groups: list[Group], refused: list[Refused]) -> list[Group]:
         """Send them, in one request while the queue takes that; return those that were sent."""
         try:
             await self._send(groups)
@@ -140,31 +144,31 @@ class ServiceBusDeadLetters:
     async def _each(
         self,
         ids: Sequence[str],
-        do: Callable[[Sequence[Group]], AsyncIterator[list[Group]]],
-        refused: Sequence[tuple[Group, MalformedTask]] = (),
+        do: Callable[[Sequence[Group], list[Refused]], AsyncIterator[list[Group]]],
     ) -> list[str]:
         """Lock letters from the oldest on, some hundred in a request, and do it to those that are meant.
 
         Args:
             ids: of those that are meant.
-            do: yields those that are done.
-            refused: to which it adds what stays as it is.
+            do: yields those that are done; adds what stays as it is to the list.
 
         Raises:
             BackendUnavailable: some are there, and cannot be locked now; what was done is done.
+            JobqError: why one stays as it is; the others are done (S11).
         """
+        refused: list[Refused] = []
         # Looking locks nothing: for ids that are not there, nothing is taken from other readers.
-        walk = Walk(await self._amqp().survey(known), set(ids))
+        walk = Walk(await self._amqp().survey(known), ids)
         try:
             while walk.left and (found := await self._amqp().lock_dead(walk.next_count(_AT_ONCE))):
                 if not walk.take(found):
                     break  # locks that have run out meanwhile bring the same letters again
-                async for some in do(walk.ready()):
+                async for some in do(walk.ready(), refused):
                     walk.done(some)
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
         except (JobqError, NoAnswer) as error:
-            error.done = _ids_of(walk, ids)
+            error.done = walk.ids(ids)
             raise
         finally:
             await self._let_go(walk.held())
@@ -175,9 +179,11 @@ class ServiceBusDeadLetters:
                     f"{len(there)} dead letters of {self._main.place} cannot be locked now: another reader holds them,"
                     " or those before them, or the queue's lock is too short to pass those; run it again"
                 )
-                busy.done = _ids_of(walk, ids)
+                busy.done = walk.ids(ids)
                 raise busy
-        return _ids_of(walk, ids)
+        if refused:
+            raise _refusal(refused, walk.ids(ids))
+        return walk.ids(ids)
 
     async def _let_go(self, tokens: Sequence[UUID]) -> None:
         """Show letters again; what cannot be released so is shown when its lock has run out."""
@@ -190,8 +196,28 @@ class ServiceBusDeadLetters:
                     )
 
 
+def _refusal(refused: Sequence[Refused], done: list[str]) -> JobqError:
+    """Return the error of what stays as it is; it names some."""
+    fault = refused[0][1]
+    for (newest, *_), error in refused[:_MOST_NAMED]:
+        remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
+        fault.add_note(f"dead letter {id_in(newest)} stays as it is{remedy}")
+    fault.done = done
+    return fault
+
+
 def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """Divide them by what fits into one request; one of bytes that are no text goes by itself."""
+    """Divide them by what fits into one request, and by who keeps them: a ledger is asked of each in its turn.
+
+    One of bytes that are no text goes by itself.
+    """
+    others, kept = by_keeper(groups)
+    yield from _fitting(others)
+    for start in range(0, len(kept), KEPT_AT_ONCE):
+        yield from _fitting(kept[start : start + KEPT_AT_ONCE])
+
+
+def _fitting(groups: Sequence[Group]) -> Iterator[list[Group]]:
     batch: list[Group] = []
     size = 0
     for group in groups:
@@ -207,11 +233,6 @@ def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
         size += length
     if batch:
         yield batch
-
-
-def _ids_of(walk: Walk, ids: Sequence[str]) -> list[str]:
-    finished = {id_ for id_, _ in walk.finished}
-    return [id_ for id_ in dict.fromkeys(ids) if id_ in finished]
 
 
 def _newest(group: Group) -> list[UUID]:
@@ -233,9 +254,9 @@ def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
     A crash between a clone and the end of its original can make two of one task, and both may die (S6). They have one
     origin; another task of the same id, pushed again later, has another.
     """
-    found: dict[tuple[str, str], list[Seen]] = {}
+    found: dict[Origin, list[Seen]] = {}
     for each in seen:
-        found.setdefault((id_in(each), origin_of(each, REDRIVEN)), []).append(each)
+        found.setdefault(known(each).origin, []).append(each)
     return [sorted(each, key=age, reverse=True) for each in found.values()]
 
 
@@ -247,6 +268,7 @@ def _letter(seen: "Seen") -> DeadLetter:
         body=seen.body,
         deliveries=seen.number_in(DELIVERIES) or seen.number_in(BEFORE) + seen.ended,
         died=float(seen.number_in(DIED) or seen.enqueued),
+        batch=batch_in(seen),
     )
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import AnswerLost, ConfigurationError, JobqError, LockLost, MalformedTask
+from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_ledger import ledger_in, ledger_of
 from jobq_azure.common.request_chain import Chain
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import (
@@ -22,11 +24,15 @@ from jobq_azure.service_bus.message_format import (
     DELIVERIES,
     DIED,
     EPOCH,
+    NUMBER,
     ORIGIN,
+    ROOT,
     clone,
     cut,
     id_in,
     origin_of,
+    root_of,
+    step_in,
     task_in,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, RestClient
@@ -83,6 +89,7 @@ class ServiceBusDelivery(BaseDelivery):
         self._in_doubt = False  # whether it has the clone
         self._unanswered = ""  # a verb whose answer was lost while the lock stood
         self._is_settled = False
+        self.is_recorded = False
 
     def _decoded(self) -> Task:
         return task_in(self._locked)
@@ -91,6 +98,47 @@ class ServiceBusDelivery(BaseDelivery):
     def origin(self) -> str:
         """What all copies of this task have in common, and no other task of the queue."""
         return origin_of(self._locked)
+
+    @property
+    def message_origin(self) -> str:
+        """The sequence number of the message: of two copies of one task, which may have one name, no one knows more."""
+        return str(self._locked.number)
+
+    @property
+    def message_root(self) -> str:
+        """The number of the message that this one has replaced, perhaps with others between, without the ledger."""
+        return root_of(self._locked)
+
+    @property
+    def message_before(self) -> int:
+        """How many deliveries there were of the messages that it has replaced."""
+        return self._locked.number_in(BEFORE)
+
+    @property
+    def message_fencing(self) -> FencingNumber:
+        """As `fencing`, with the epoch that the body says itself; raises MalformedTask."""
+        return FencingNumber(*step_in(self.body), self.deliveries)
+
+    @property
+    def message_ledger(self) -> str:
+        """The book in which its task is kept; empty = in none."""
+        return ledger_in(self.body)
+
+    @property
+    def message_created(self) -> float | None:
+        """When its task was made."""
+        return self.task.created
+
+    def put_back_as(self, settlement: Requeue | Release) -> Task | None:
+        """Return the task of the clone; None = it cannot be counted, and is unlocked as it is."""
+        if isinstance(settlement, Requeue):
+            return self.task.counted(settlement.counters)
+        try:
+            return self.task.requeued()
+        except MalformedTask:
+            if settlement.delay:
+                raise
+            return None
 
     async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:  # noqa: ARG002 - there is no journal
         """Extend the lock by the queue's own duration; return that where it is known to be less than `lease` by now."""
@@ -122,17 +170,12 @@ class ServiceBusDelivery(BaseDelivery):
         match settlement:
             case Complete():
                 await self._settle("complete", lambda: self._wire.complete(self._locked))
-            case Requeue(counters, delay):
-                await self._put_back(self.task.counted(counters), delay, on_copied)
-            case Release(delay):
-                try:
-                    task = self.task.requeued()
-                except MalformedTask:
-                    if delay:
-                        raise
+            case Requeue() | Release():
+                task = self.put_back_as(settlement)
+                if task is None:
                     await self._settle("unlock", lambda: self._wire.unlock(self._locked))
                 else:
-                    await self._put_back(task, delay, on_copied)
+                    await self._put_back(task, settlement.delay, on_copied)
             case MoveToDeadLetters(reason, description):
                 await self._settle("dead_letter", lambda: self._bury(reason, description))
 
@@ -142,7 +185,8 @@ class ServiceBusDelivery(BaseDelivery):
         async def put_back() -> None:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            await self._replace(clone(self._locked, task, self.deliveries, at), on_copied)
+            root = self.message_root if ledger_of(task) and not self.is_recorded else ""
+            await self._replace(clone(self._locked, task, self.deliveries, at, root), on_copied)
 
         await self._settle("requeue", put_back)
 
@@ -155,7 +199,22 @@ class ServiceBusDelivery(BaseDelivery):
             ORIGIN: origin_of(self._locked),
             EPOCH: self.fencing.epoch,
         }
+        if self.message_ledger:
+            properties |= {NUMBER: self.message_origin, ROOT: self.message_root}
         await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
+
+    async def bury_unfenced(self, reason: str, description: str) -> None:  # noqa: ARG002 - the ledger knows both
+        """Send a clone, though the message is another's, or was deleted: of a task that is dead by its ledger.
+
+        Nobody can write a dead letter here but by moving a message, and whoever receives the clone does so. Whoever has
+        the message may move that, too: both are of one task, and are one for readers.
+        """
+        lost = clone(self._locked, self.task.requeued(), self.deliveries, None, self.message_root)
+
+        async def send() -> None:
+            await self._wire.send(lost)
+
+        await self._send(send)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:  # noqa: ARG002 - it cannot be kept
         """Refuse; raises ConfigurationError."""

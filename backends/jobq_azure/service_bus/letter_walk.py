@@ -1,18 +1,19 @@
 """One way through the dead letters of a queue: some are meant, and whatever stands before them is locked on the way."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from jobq.batch_ids import is_meant, key_of
 from jobq.errors import MalformedTask
 from jobq.task import Task
-from jobq_azure.service_bus.message_format import REDRIVEN, id_in, origin_of
+from jobq_azure.service_bus.message_format import REDRIVEN, batch_in, id_in, origin_of
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.seen import Seen
 
 _MOST_TIMES: Final = 3  # that letters are locked on the average: locks that run out bring them again
-Origin = tuple[str, str]  # a task's id, and the message as which it was pushed
+Origin = tuple[str, str, str | None]  # a task's id, the message as which it was pushed, and its batch
 Group = list["Seen"]  # the locked letters of one task, the newest first
 
 
@@ -33,8 +34,14 @@ class Walk:
     """
 
     def __init__(self, letters: Sequence[Known], ids: Collection[str]) -> None:
-        self.left = {each.origin for each in letters if each.origin[0] in ids}
+        wanted = dict[str, list[str]]()
+        for id_ in ids:
+            wanted.setdefault(id_, []).append(id_)
+        self.left = {
+            each.origin for each in letters if any(_means(id_, each.origin) for id_ in wanted.get(each.origin[0], ()))
+        }
         self.finished: set[Origin] = set()
+        self._given_up: set[Origin] = set()
         newest: dict[Origin, Known] = {}
         for each in letters:
             if each.origin in self.left:
@@ -84,11 +91,22 @@ class Walk:
 
     def give_up(self, groups: Sequence[Group]) -> None:
         """Note what stays as it is."""
-        self.left.difference_update(known(group[0]).origin for group in groups)
+        self._given_up |= {known(group[0]).origin for group in groups}
+        self.left -= self._given_up
 
     def late(self) -> list[Group]:
         """Return locked letters of tasks that are done: older ones, which came behind the newest."""
         return [list(self._mine.pop(origin).values()) for origin in list(self._mine) if origin in self.finished]
+
+    def ids(self, ids: Collection[str]) -> list[str]:
+        """Return those of these ids that are done: of each letter that they mean."""
+        found = list[str]()
+        done, left = _by_id(self.finished), _by_id(self.left | self._given_up)
+        for id_ in {key_of(each): each for each in ids}.values():
+            is_left = any(_means(id_, each) for each in left.get(id_, ()))
+            if not is_left and any(_means(id_, each) for each in done.get(id_, ())):
+                found.append(id_)
+        return found
 
     def held(self) -> list[UUID]:
         """Return the locks that nobody needs any more."""
@@ -98,7 +116,18 @@ class Walk:
 
 def known(seen: "Seen") -> Known:
     """Return what is remembered of it."""
-    return Known(seen.number, (id_in(seen), origin_of(seen, REDRIVEN)), age(seen))
+    return Known(seen.number, (id_in(seen), origin_of(seen, REDRIVEN), batch_in(seen)), age(seen))
+
+
+def _means(id_: str, origin: Origin) -> bool:
+    return id_ == origin[0] and is_meant(id_, origin[2])
+
+
+def _by_id(origins: Iterable[Origin]) -> dict[str, list[Origin]]:
+    found = dict[str, list[Origin]]()
+    for each in origins:
+        found.setdefault(each[0], []).append(each)
+    return found
 
 
 def token(seen: "Seen") -> UUID:

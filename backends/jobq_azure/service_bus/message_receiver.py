@@ -30,6 +30,7 @@ class MessageReceiver:
         give_back: gives back a message that nobody waits for any more, so that it costs no budget.
         longest_seconds: of one poll: the longer a queue is idle, the longer its polls, since each is billed.
         now: seconds by a clock that the service's long polls go by, too.
+        on_lost: called when a message may be locked for nobody, as nobody hears of it.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class MessageReceiver:
         give_back: Callable[[Locked], Awaitable[None]],
         longest_seconds: float,
         now: Callable[[], float],
+        on_lost: Callable[[], None],
     ) -> None:
         self._wire = wire
+        self._on_lost = on_lost
         self._now = now
         self._give_back = give_back
         self._longest = max(_FIRST_SECONDS, min(int(longest_seconds), _LONGEST_SECONDS))
@@ -79,7 +82,7 @@ class MessageReceiver:
         for poll in list(self._abandoned):
             if not poll.done():
                 poll.cancel()
-            elif (locked := _brought(poll)) is not None:
+            elif (locked := self._brought(poll)) is not None:
                 await self._returned(locked)
         self._abandoned.clear()
 
@@ -112,7 +115,7 @@ class MessageReceiver:
         await asyncio.sleep(_KEPT_SECONDS)
         if poll in self._abandoned:  # else a receive has taken it over
             self._abandoned.discard(poll)
-            if (locked := _brought(poll)) is not None:
+            if (locked := self._brought(poll)) is not None:
                 await self._returned(locked)
 
     async def _more(self, found: list[Locked], most: int) -> list[Locked]:
@@ -127,8 +130,11 @@ class MessageReceiver:
                     return
                 try:
                     locked = await self._wire.lock(0)
-                except (JobqError, NoAnswer):
+                except JobqError:
                     locked = None
+                except NoAnswer:
+                    locked = None
+                    self._on_lost()
                 if locked is None:
                     is_empty = True
                 elif is_over:
@@ -155,13 +161,14 @@ class MessageReceiver:
                 if len(found) == most:
                     break
                 self._abandoned.discard(poll)
-                if (locked := _brought(poll)) is None:
+                if (locked := self._brought(poll)) is None:
                     continue
                 found.append(locked)
                 try:
                     await self._wire.renew(locked)
                 except (JobqError, NoAnswer):
                     found.remove(locked)  # it comes again
+                    self._on_lost()
         except asyncio.CancelledError:
             await self._all_returned(found)
             raise
@@ -174,10 +181,12 @@ class MessageReceiver:
         try:
             await self._give_back(locked)
         except (JobqError, NoAnswer):
-            return  # it comes when its lock has run out
+            self._on_lost()  # it comes when its lock has run out
 
-
-def _brought(poll: "asyncio.Task[Locked | None]") -> Locked | None:
-    if poll.cancelled() or poll.exception() is not None:
-        return None
-    return poll.result()
+    def _brought(self, poll: "asyncio.Task[Locked | None]") -> Locked | None:
+        """Return what an abandoned poll that has ended holds; its failure is nobody's but its own."""
+        if poll.cancelled():
+            return None
+        if isinstance(error := poll.exception(), NoAnswer):
+            self._on_lost()
+        return None if error is not None else poll.result()

@@ -10,6 +10,7 @@ from typing import Final
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.service_bus.message_format import pushed
 from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 
@@ -33,9 +34,9 @@ class RecentPushes:
     _known: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Raise DuplicateTask for an id that is known with another payload."""
+        """Raise DuplicateTask for an id that is known with another payload; what a ledger keeps that knows itself."""
         now, here = self.now(), dict[str, bytes]()
-        for task in tasks:
+        for task in _of_none(tasks):
             work = task.fingerprint()
             when, former = self._known.get(task.id, (now, work))
             if here.setdefault(task.id, work) != work or (former != work and now - when < _REMEMBERED_SECONDS):
@@ -44,10 +45,14 @@ class RecentPushes:
     def add(self, tasks: Sequence[Task]) -> None:
         """Remember what was pushed."""
         now = self.now()
-        for task in tasks:
+        for task in _of_none(tasks):
             self._known[task.id] = now, task.fingerprint()
         while len(self._known) > _MOST_REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _of_none(tasks: Sequence[Task]) -> list[Task]:
+    return [task for task in tasks if not ledger_of(task)]
 
 
 @dataclass
@@ -75,7 +80,7 @@ async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory:
         BackendUnavailable and others: nothing was added.
     """
     memory.check(tasks)
-    batches = _batches(list({task.id: task for task in tasks}.values()), most_bytes)
+    batches = _batches(list({(ledger_of(task), task.id): task for task in tasks}.values()), most_bytes)
     added: list[Task] = []
     for batch in batches:
         try:
@@ -130,18 +135,24 @@ async def _send(wire: RestClient, batch: _Batch) -> None:
         await wire.send_batch(batch.elements)
 
 
+def fitting(task: Task, most_bytes: int) -> Outgoing:
+    """Return the message of a new task; raises MalformedTask where its body is larger than this."""
+    message = pushed(task)
+    if len(message.body) > most_bytes:
+        raise MalformedTask(
+            f"takes {len(message.body)} bytes, and this queue has room for {most_bytes}. Put the data into a file"
+            " or blob, and its address into the task"
+        )
+    return message
+
+
 def _batches(tasks: Sequence[Task], most_bytes: int) -> list[_Batch]:
     """Divide tasks by what fits; raises MalformedTask for one that is too large."""
     batches: list[_Batch] = []
     most = min(most_bytes, STANDARD_BYTES - HEADROOM_BYTES)
     current: _Batch | None = None
     for task in tasks:
-        message = pushed(task)
-        if len(message.body) > most_bytes:
-            raise MalformedTask(
-                f"takes {len(message.body)} bytes, and this queue has room for {most_bytes}. Put the data into a file"
-                " or blob, and its address into the task"
-            )
+        message = fitting(task, most_bytes)
         element = message.in_batch()
         size = len(element.encode()) + 1
         if size > most:  # JSON in JSON is longer

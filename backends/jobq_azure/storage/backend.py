@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Final, Self
 
-from jobq.backend import Capabilities, Delivery, Peeked, QueueStats
+from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
 from jobq.errors import (
     AnswerLost,
@@ -166,6 +166,10 @@ class StorageQueueBackend:
         """Raise MalformedTask for a task that could not be pushed for its size."""
         text_or_none(task, self._payloads)
 
+    async def messages_left(self) -> frozenset[str]:
+        """Return what a clear leaves, which is nothing."""
+        return frozenset()
+
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
         if self._name.endswith(SUFFIX):
@@ -214,7 +218,7 @@ class StorageQueueBackend:
         try:
             deliveries = await asyncio.shield(looking)
         except asyncio.CancelledError:
-            await self._give_back(looking)
+            await self._give_back(looking, seconds)
             raise
         except NoAnswer as error:
             if isinstance(error, Unreadable):
@@ -243,9 +247,9 @@ class StorageQueueBackend:
                 )
                 _log.warning("%s: task %s is put off: %s", self._wire.place, unread.id, error)
                 hidden = min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS)
+                is_back = await put_off(unread, hidden)
                 if isinstance(error, BackendUnavailable):
-                    self._put_off_times.add(unread.id, hidden)
-                await put_off(unread, hidden)
+                    self._put_off_times.add(unread.id, hidden if is_back else seconds)
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not self._keeps_ledger and delivery.message_ledger:
@@ -257,28 +261,38 @@ class StorageQueueBackend:
             await put_off(delivery, early)
             return None
 
-        async def put_off(delivery: StorageDelivery, hidden: int) -> None:
+        async def put_off(delivery: StorageDelivery, hidden: int) -> bool:
             try:
                 await delivery.settle(Release(timedelta(seconds=hidden)))
             except JobqError as error:  # the others of its receive must not suffer (S11)
                 _log.warning("%s: task %s comes when its lease is over: %s", self._wire.place, delivery.id, error)
+                return False
+            return True
 
         return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
 
     def take_put_off(self) -> Mapping[str, float]:
-        """Return what was put off since the last call, for its payload could not be had."""
+        """Return what was put off since the last call, for its payload could not be had, or is leased to nobody."""
         return self._put_off_times.take()
 
-    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery | None]]") -> None:
-        """Put back what a receive was granted that nobody waits for any more."""
+    async def _give_back(self, looking: "asyncio.Task[list[StorageDelivery | None]]", seconds: int) -> None:
+        """Put back what a receive was granted that nobody waits for any more; what cannot be is noted."""
         await asyncio.wait({looking}, timeout=_LEAVE_SECONDS)
-        if not looking.done():
+        if not looking.done() or looking.cancelled() or isinstance(looking.exception(), NoAnswer):
             looking.cancel()
+            self._put_off_times.add(UNKNOWN_ID, seconds)  # whatever it was granted is hidden for so long
             return
-        if looking.cancelled() or looking.exception() is not None:
+        if looking.exception() is not None:
             return
-        releases = (each.settle(Release()) for each in looking.result() if each is not None)
-        await asyncio.gather(*releases, return_exceptions=True)  # what is not given back comes when its lease is over
+
+        async def release(delivery: StorageDelivery) -> None:
+            try:
+                await delivery.settle(Release())
+            except JobqError as error:
+                _log.debug("task %s comes when its lease is over: %s", delivery.id, error)
+                self._put_off_times.add(delivery.id, seconds)
+
+        await asyncio.gather(*(release(each) for each in looking.result() if each is not None))
 
     def _delivery(self, message: Message, envelope: Envelope, seconds: int) -> StorageDelivery:
         lease = timedelta(seconds=seconds)

@@ -189,7 +189,7 @@ class JournaledQueue:
             await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
             own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
-            back = [asyncio.ensure_future(_given_back(each)) for each in own]
+            back = [asyncio.ensure_future(self._given_back(each, since)) for each in own]
             await asyncio.wait(back, timeout=_LEAVE_SECONDS)
             raise
         return deliveries or None
@@ -207,7 +207,7 @@ class JournaledQueue:
         try:
             claim = claim_of(inner)
             async with asyncio.timeout(seconds):
-                was_replaced = await self._notebook.was_replaced(inner, origin_of(inner))
+                was_replaced = await self._was_replaced(inner)
             if was_replaced:
                 seen_to.append(inner)
                 await self._end_original(inner)
@@ -221,6 +221,10 @@ class JournaledQueue:
         # It must not start from nothing, which would forget what was acknowledged (S9).
         self._put_off_later(inner, since, "its checkpoint cannot be had", why)
         return None
+
+    async def _was_replaced(self, inner: Delivery) -> bool:
+        """Return whether a message was sent in place of that of a delivery; see `Notebook.was_replaced`."""
+        return await self._notebook.was_replaced(inner, origin_of(inner))
 
     def _put_off_later(self, inner: Delivery, since: float, what: str, why: Exception) -> None:
         """Put a task off; whoever works waits for it, unless it would come again and again.
@@ -246,7 +250,18 @@ class JournaledQueue:
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
             if is_passing:
-                self._put_off_times.add(inner.id, since + inner.lease.total_seconds() - _CLOCK.boottime())
+                self._put_off_until_its_end(inner, since)
+
+    async def _given_back(self, delivery: Delivery, since: float) -> None:
+        try:
+            await give_back(delivery)
+        except JobqError as error:
+            _log.debug("task %s comes when its lease is over: %s", delivery.id, error)
+            self._put_off_until_its_end(delivery, since)
+
+    def _put_off_until_its_end(self, delivery: Delivery, since: float) -> None:
+        lease = self.capabilities.longest_lease(delivery.lease)
+        self._put_off_times.add(delivery.id, since + lease.total_seconds() - _CLOCK.boottime())
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""
@@ -399,10 +414,3 @@ class JournaledStorageQueue(JournaledQueue):
         """Return the mark."""
         assert isinstance(self._inner, Pausable)
         return await self._inner.paused()
-
-
-async def _given_back(delivery: Delivery) -> None:
-    try:
-        await give_back(delivery)
-    except JobqError as error:
-        _log.debug("task %s comes when its lease is over: %s", delivery.id, error)

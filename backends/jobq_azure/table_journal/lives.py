@@ -1,7 +1,8 @@
 """Which rows are of one life of a task, and which life is meant.
 
 A queue that drops repetitions (S8) says nothing of it, so that the push of one leaves a row of a life that nobody ever
-receives. It is taken for the task that the queue has: another of the id, made within the queue's window.
+receives. It is taken for the task that the queue has: another of the id, made within the queue's window. Tasks of
+batches are known by their ledger, and none of them is dropped.
 """
 
 import math
@@ -41,9 +42,10 @@ def last_of_each(found: Iterable[Row], apart: int) -> list[Row]:
         birth = birth_in(row)
         if birth not in last or fencing_in(last[birth]["Fencing"]) < fencing_in(row["Fencing"]):
             last[birth] = row
-    received = sorted(birth for birth, row in last.items() if was_received(row))
+    of_none = {birth: row for birth, row in last.items() if not row.get("Batch")}
+    received = sorted(birth for birth, row in of_none.items() if was_received(row))
     first = -math.inf  # of those that wait the one that the queue has taken
-    for birth in sorted(last.keys() - set(received)):
+    for birth in sorted(of_none.keys() - set(received)):
         nearest = bisect_left(received, birth - apart)
         if birth - first <= apart or any(each <= birth + apart for each in received[nearest : nearest + 1]):
             del last[birth]

@@ -106,7 +106,9 @@ class Sweep:
             return done
         where = f"Fencing eq '{rows.order(_NEVER_HELD)}'"
         first, end = rows.lives(rows.id_part(done[0]))[0], rows.lives(rows.id_part(done[-1]))[1]
-        waiting = await self._wire.all(self._queue, first, end, where=where, select="Born", most=PAGE_ROWS, etags=True)
+        waiting = await self._wire.all(
+            self._queue, first, end, where=where, select="Born,Batch", most=PAGE_ROWS, etags=True
+        )
         if len(waiting) == PAGE_ROWS:  # those behind are forgotten another time
             done = [row for row in done if rows.lives(rows.id_part(row))[1] <= waiting[-1]["RowKey"]]
         births: dict[str, list[int]] = {}
@@ -114,6 +116,8 @@ class Sweep:
             births.setdefault(rows.id_part(row), []).append(rows.birth_in(row))
 
         def is_repetition(row: Row) -> bool:
+            if row.get("Batch"):
+                return False
             return life_meant(births.get(rows.id_part(row), ()), rows.birth_in(row), self._apart()) is not None
 
         return done + [row for row in waiting if is_repetition(row)]

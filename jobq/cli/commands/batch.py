@@ -113,15 +113,11 @@ def show(ctx: click.Context, name: str, cost: bool, as_json: bool) -> int:
 
 async def _push_lease(backend: "Backend", settings: "Settings", found: "Batch") -> "LeaseRecord | None":
     """Return the lease under which a push to a batch goes on; None = it has none, or nobody here may know."""
-    from contextlib import nullcontext  # noqa: PLC0415
-
-    from jobq.cli.submit.cursor_lease import life_of  # noqa: PLC0415
+    from jobq.cli.submit.cursor_lease import keeper_of, life_of  # noqa: PLC0415
     from jobq.lease.store import store_of  # noqa: PLC0415
-    from jobq.spec import resolve  # noqa: PLC0415
 
-    keeper = nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings)
     try:
-        async with keeper as held:
+        async with keeper_of(backend, settings) as held:
             return await store_of(held).read(f"push:{found.name}.{life_of(found)}")
     except JobqError:  # what was asked for is the batch
         return None

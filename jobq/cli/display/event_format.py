@@ -18,7 +18,7 @@ from jobq.formats.visible_text import visible
 
 ID_CHARACTERS: Final = 8  # the end of an id: its beginning is the time, alike for all tasks of a batch
 _NAME_CHARACTERS: Final = 20  # the end of an id that no push has made
-_PHRASES: Final = {
+PHRASES: Final = {
     "worker.started": "worker started",
     "worker.draining": "taking no new tasks",
     "worker.stopped": "worker stopped",
@@ -60,11 +60,11 @@ def sentence(name: str, fields: Mapping[str, Any]) -> str:
     family, _, verb = name.partition(".")
     if family in {"log", "console"}:
         return str(fields.get("detail", ""))
-    phrase = _PHRASES.get(name) or (verb or family).replace("_", " ")
+    phrase = PHRASES.get(name) or (verb or family).replace("_", " ")
     subject = ""
     if "task_id" in fields:
         subject = f"task {short_id(str(fields['task_id']))} "
-    elif name not in _PHRASES and verb:
+    elif name not in PHRASES and verb:
         subject = f"{family} "
     detail_text = str(fields.get("detail", ""))
     hidden = _NO_DETAIL | {"attempt"} if name in _AFTERWARDS else _NO_DETAIL

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -17,11 +18,13 @@ from jobq.submit.record_sources import InputRecord
 from jobq.submit.record_tasks import RecordTasks
 from jobq.task import Task
 
+_OF_LINE: Final = re.compile(r"([1-9][0-9]*)-[0-9a-f]{16}")  # as `id_for` makes them
+
 
 def line_of(id_: str) -> int | None:
     """Return the number of the line that an id was made for; None for an id that the line brought itself."""
-    number, dash, _ = id_.partition("-")
-    return int(number) if dash and number.isdecimal() else None
+    match = _OF_LINE.fullmatch(id_)
+    return int(match[1]) if match else None
 
 
 def id_for(number: int, line: bytes) -> str:
@@ -192,8 +195,10 @@ class Feed:
             InputUnreadable, SourceChanged, BackendUnavailable: as they say.
         """
         async for chunk in self.source.chunks(self._template):
-            self.line_of_own |= {task.id: number for number, task in chunk if line_of(task.id) != number}
-            self.on_numbers([number for number, _ in chunk])
+            for number, task in chunk:
+                if line_of(task.id) != number:
+                    self.line_of_own.setdefault(task.id, number)  # what comes twice runs once, in its first place
+            self.on_numbers([number for number, task in chunk if self.line_of_own.get(task.id, number) == number])
             try:
                 await self._pusher.push([task for _, task in chunk])
             except DuplicateTask:  # none of them was added: find those that are to blame, all in one transaction

@@ -1,14 +1,16 @@
 """What jobs of a `jobq run` print, kept together: job by job (`--group`), or in the order of the input (`-k`).
 
 What cannot be printed yet waits in files that have no name, the first mebibyte of each job in memory. While more than
-a gibibyte waits, nothing new starts.
+a gibibyte waits, or the disk is full, nothing new starts.
 """
 
 import asyncio
 import itertools
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
+from io import FileIO
 from typing import Final
 
 from jobq.cli.display.passthrough_log import PassthroughLog
@@ -27,7 +29,8 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.has_ended = False
-        self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed by `close`
+        self._memory = bytearray()  # all of it, until there is a file
+        self._file: FileIO | None = None
         self._read = self._written = 0
 
     @property
@@ -35,25 +38,58 @@ class _Waiting:
         return self._written - self._read
 
     def add(self, stream: str, line: str) -> int:
-        """Append a line; return its bytes."""
+        """Append a line; return its bytes. Raises OSError where it cannot be kept, and then holds what it held."""
         data = _MARKS[stream] + line.encode("utf-8", "surrogateescape") + b"\n"
-        self._file.seek(self._written)
-        self._file.write(data)
+        if self._file is None and self._written + len(data) > MEMORY_BYTES:
+            self._move()
+        if self._file is None:
+            self._memory += data
+        else:
+            _write(self._file, data, self._written)
         self._written += len(data)
         return len(data)
 
     def take(self) -> list[tuple[str, str]]:
         """Return the next lines, at least one where there is one, and forget them."""
-        self._file.seek(self._read)
-        data = self._file.read(_CHUNK_BYTES)
-        if b"\n" not in data:
-            data += self._file.readline()
+        count = _CHUNK_BYTES
+        while b"\n" not in (data := self._next(count)) and len(data) == count:
+            count *= 2
         whole = data[: data.rfind(b"\n") + 1]
         self._read += len(whole)
+        if not self.size:  # what goes on printing for days, and is printed, fills no disk
+            self._read = self._written = 0
+            self._memory.clear()
+            if self._file is not None:
+                self._file.truncate(0)
         return [(_STREAMS[line[:1]], line[1:].decode("utf-8", "surrogateescape")) for line in whole.split(b"\n")[:-1]]
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _next(self, count: int) -> bytes:
+        count = min(count, self.size)  # behind that may be the beginning of a line that could not be written
+        if self._file is None:
+            return bytes(self._memory[self._read : self._read + count])
+        return os.pread(self._file.fileno(), count, self._read)
+
+    def _move(self) -> None:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by `close`
+        try:
+            _write(file, self._memory, 0)
+        except OSError:
+            file.close()
+            raise
+        self._file = file
+        self._memory.clear()
+
+
+def _write(file: FileIO, data: bytes | bytearray, place: int) -> None:
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(file.fileno(), left, place)
+        left, place = left[written:], place + written
+    left.release()
 
 
 class JobOutput:
@@ -63,9 +99,14 @@ class JobOutput:
         screen: where they are printed.
         number_of: returns the number of a task in the input, by its id.
         in_order: print in the order of the input, what runs first as it comes; else each job when it has ended.
+
+    Attributes:
+        lost: how many lines could not be kept, since the disk is full.
     """
 
     def __init__(self, screen: PassthroughLog, number_of: Callable[[str], int], *, in_order: bool) -> None:
+        self.lost = 0
+        self._fault = ""  # of the last line, where it could not be kept
         self._screen = screen
         self._number_of = number_of
         self._in_order = in_order
@@ -83,7 +124,15 @@ class JobOutput:
 
     def on_line(self, id_: str, stream: str, line: str) -> None:
         """Take a line of a job; `stream` is stdout or stderr."""
-        self._bytes += self._of(id_).add(stream, line)
+        try:
+            self._bytes += self._of(id_).add(stream, line)
+        except OSError as error:  # the job goes on, as it does where nobody reads
+            if not self.lost:
+                self._screen.say(f"output that waits to be printed cannot be kept: {error.strerror}; it is lost")
+            self.lost += 1
+            self._fault = error.strerror or type(error).__name__
+        else:
+            self._fault = ""
         self._changed.set()
 
     def ended(self, id_: str, *, is_last: bool) -> None:
@@ -102,10 +151,16 @@ class JobOutput:
             self._order.append(key)
         self._changed.set()
 
-    def too_full(self) -> str:
-        """Return why nothing may start now, as a `StartGate` asks; empty = it may."""
-        if self._bytes <= MOST_WAITING_BYTES:
+    def too_full(self, *, is_busy: bool) -> str:
+        """Return why nothing may start now, as a `StartGate` asks; empty = it may.
+
+        Args:
+            is_busy: whether any job runs. Where none does, the one that is to be printed next has yet to start again.
+        """
+        if not (is_busy or self._next_waiting()) or (self._bytes <= MOST_WAITING_BYTES and not self._fault):
             return ""
+        if self._fault:
+            return f"output that waits to be printed cannot be kept: {self._fault}" if self._bytes else ""
         return f"{sizes.show(self._bytes)} of output wait to be printed: for a job before them, or for who reads this"
 
     async def run(self) -> None:
@@ -126,8 +181,8 @@ class JobOutput:
 
     async def _print_some(self) -> bool:
         """Print what may be printed now; return whether there was something."""
-        waiting = self._waiting.get(self._order[0]) if self._order else None
-        if waiting is None or not (waiting.size or waiting.has_ended):
+        waiting = self._next_waiting()
+        if waiting is None:
             return False
         while waiting.size:
             await self._room()
@@ -140,6 +195,11 @@ class JobOutput:
             del self._waiting[self._order.popleft()]
             waiting.close()
         return True
+
+    def _next_waiting(self) -> _Waiting | None:
+        """Return what may be printed now."""
+        waiting = self._waiting.get(self._order[0]) if self._order else None
+        return waiting if waiting is not None and (waiting.size or waiting.has_ended) else None
 
     async def _room(self) -> None:
         """Wait until lines can be handed in; their writer is a thread, which sets no event of a loop."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from jobq.backend import Delivery
+from jobq.cli.localrun.input_feed import line_of
 from jobq.cli.localrun.result_folder import ResultFolder
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
@@ -95,8 +96,13 @@ def _in_slot(task: Task, slot: int) -> Task:
 
 
 def folder_of(number: int, id_: str) -> str:
-    """Return the name of the folder of a job's results, by its number in the input, 0 = unknown, and its id."""
-    return str(number or id_)
+    """Return the name of the folder of a job's results, which a resumed run finds again without the input.
+
+    Args:
+        number: of the job in the input; 0 = unknown.
+        id_: of its task: one that the input has brought is its name, apart from all numbers.
+    """
+    return str(number) if number and line_of(id_) == number else f"id={id_}"
 
 
 def meta_of(task: Task, attempt: int, number: int, outcome: Outcome) -> dict[str, Any]:
@@ -108,7 +114,8 @@ def meta_of(task: Task, attempt: int, number: int, outcome: Outcome) -> dict[str
         number: of the job in the input; 0 = unknown.
         outcome: of that attempt.
     """
-    ran = {"command": task.command} if task.command is not None else {"argv": list(task.argv or ())}
+    words = with_slot(task.argv or (), task.env.get(SLOT_PLACES, ""), "{%}")
+    ran = {"command": task.command} if task.command is not None else {"argv": words}
     return {
         "number": number or None, "id": task.id, **ran, "attempt": attempt, "outcome": outcome.kind.value,
         "exit_code": outcome.exit_code, "signal": outcome.signal, "detail": outcome.detail,

@@ -14,6 +14,7 @@ from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.submit.argument_template import PREFIX as ARGUMENT_PREFIX
+from jobq.submit.argument_template import SLOT_PLACES, with_slot
 from jobq.submit.command_template import PREFIX
 from jobq.task import Outcome, OutcomeKind
 
@@ -81,7 +82,9 @@ def _command(delivery: Delivery) -> str:
         return as_shell(
             task.command, {name: task.env[name] for name in task.env if name.startswith((PREFIX, ARGUMENT_PREFIX))}
         )
-    return shlex.join(task.argv) if task.argv is not None else what_runs(delivery.body)
+    if task.argv is not None:
+        return shlex.join(with_slot(task.argv, task.env.get(SLOT_PLACES, ""), "{%}"))
+    return what_runs(delivery.body)
 
 
 def _exit_value(outcome: Outcome, *, failed: bool) -> int:

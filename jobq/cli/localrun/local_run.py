@@ -94,6 +94,11 @@ class LocalRun:
         return self._feed is None or self._feed.is_done
 
     @property
+    def lost_lines(self) -> int:
+        """How many lines of output were lost, since they could not be kept until they were to be printed."""
+        return 0 if self._output is None else self._output.lost
+
+    @property
     def exit_code(self) -> int:
         """Whether all of it was done, as architecture 12."""
         is_whole = not self.left and self.input_is_queued
@@ -101,7 +106,7 @@ class LocalRun:
             return _CODE_OF.get(self.stopped_by, 143)
         if self.error is not None:
             return self.error.exit_code
-        if self.results is not None and self.results.incomplete:
+        if self.lost_lines or (self.results is not None and self.results.incomplete):
             return 1
         if self.halted_by is not None and self.halted_by.why == "success":
             return 0  # as it was asked for, whatever else had failed or is left
@@ -152,7 +157,9 @@ class LocalRun:
             judge=self._judge,
             on_report=self._on_report,
             sampler=sampler,
-            gate=StartGate.of(self._settings, () if output is None else (output.too_full,)),
+            gate=StartGate.of(
+                self._settings, () if output is None else (lambda: output.too_full(is_busy=bool(sampler.watched)),)
+            ),
             sinks=None if self.results is None else self.results.sink,
         )
         slots = self._settings.num_workers if self._handling.view == "table" else 0

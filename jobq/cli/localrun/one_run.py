@@ -131,6 +131,10 @@ class OneRun:
                 f"the results of {here.results.incomplete} jobs in {self._handling.results} are not whole: they could"
                 " not be written, or not fast enough"
             )
+        if here.lost_lines:
+            terminal.complain(
+                f"{here.lost_lines} lines of output were lost: they could not be kept, for the disk is full"
+            )
         resume = self._how_to_resume(here)
         if here.error is not None:
             terminal.complain(str(here.error))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -109,10 +109,17 @@ async def cursor_of(
             "JOBQ_LEASES: memory:// lives in one process and ends with this command, and the cursor with it. Name an"
             " embedded queue, such as: cursors"
         )
-    async with nullcontext(backend) if settings.leases is None else resolve(settings.leases, settings) as keeper:
+    async with keeper_of(backend, settings) as keeper:
         lease = _walk_lease(keeper, settings, name)
         await ready_for_lease(keeper, name, creates=creates, says=says)
         yield CursorLease(lease, {"queue": str(queue)} if settings.leases else {})  # several queues may meet there
+
+
+def keeper_of(backend: Backend, settings: Settings) -> AbstractAsyncContextManager[Backend]:
+    """Return the queue that keeps cursors: the given one, or that of JOBQ_LEASES, whose own journal is no matter."""
+    if settings.leases is None:
+        return nullcontext(backend)
+    return resolve(settings.leases, settings.changed(journal="auto"))
 
 
 @contextmanager

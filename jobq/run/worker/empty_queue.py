@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Final
 
+from jobq.backend import UNKNOWN_ID
 from jobq.clock import Clock
 from jobq.pausing import Pause
 from jobq.run.worker.leftovers import Leftovers
@@ -14,7 +15,6 @@ from jobq.run.worker.receive import Receiving
 _LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
 _LATE: Final = 1.0  # seconds by which a service may be late with what it is to show again
 _LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
-UNKNOWN_ID: Final = ""  # of what a predecessor, or a receive whose answer was lost, may have leased
 _PAUSED_SECONDS: Final = 600.0  # for which a worker stays at a paused queue that has been told no time
 
 
@@ -68,7 +68,8 @@ class EmptyQueue:
     def doubt(self, seconds: float) -> None:
         """Note that a receive without an answer may have leased tasks for so long, which nobody has.
 
-        Where they are lost again and again and nothing comes, no such wait begins later than a lease after the first.
+        Where they are lost again and again and nothing comes, no such wait begins later than a lease after the first;
+        it is over with a look behind it that finds nothing.
         """
         now = self._clock.boottime()
         if self._doubted_since is None:
@@ -103,6 +104,8 @@ class EmptyQueue:
         now = self._clock.boottime()
         # What was due by then and has not come, somebody else has.
         self._due = {task_id: due for task_id, due in self._due.items() if due > looked_at}
+        if UNKNOWN_ID not in self._due:
+            self._doubted_since = None
         if not empty:
             self._since = None
             self._is_paused(None, now)

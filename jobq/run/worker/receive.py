@@ -110,7 +110,7 @@ class Receiving:
                 else:
                     denied_since = None
                 if isinstance(error, AnswerLost):
-                    self._on_lost(lease.total_seconds())
+                    self._on_lost(self._backend.capabilities.longest_lease(lease).total_seconds())
                 self._events.emit(
                     "worker.receive_failed",
                     self._outage.failed(self),

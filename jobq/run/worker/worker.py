@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from jobq.backend import Backend, Delivery, Prepares, PutsOff
+from jobq.backend import UNKNOWN_ID, Backend, Delivery, Prepares, PutsOff
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
@@ -32,7 +32,7 @@ from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.choose_spawner import preload, spawner_for
 from jobq.run.stopping import Stopping
-from jobq.run.worker.empty_queue import UNKNOWN_ID, EmptyQueue
+from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.preemption import PreemptionWatch
@@ -162,7 +162,8 @@ class Worker:
         supervisor.check()
         if self._settings.guardian_restarted:
             # What the predecessor left leased comes back by then: until it has, an empty queue is not finished.
-            self._empty.expect(UNKNOWN_ID, supervisor.lease.total_seconds())
+            longest = self._backend.capabilities.longest_lease(supervisor.lease)
+            self._empty.expect(UNKNOWN_ID, longest.total_seconds())
         presence = PresenceReports(self._backend, self._clock, self._looked_at)
         try:
             async with asyncio.TaskGroup() as group:
@@ -386,7 +387,8 @@ class Worker:
         self._empty.attempt_ended()
 
     async def _carry_through(self, supervisor: Supervisor, delivery: Delivery, since: Moment, place: Placement) -> None:
-        back_in = supervisor.lease.total_seconds()  # what nobody settled comes back; it may be the only task
+        # What nobody settled comes back; it may be the only task.
+        back_in = self._backend.capabilities.longest_lease(supervisor.lease).total_seconds()
         try:
             report = await supervisor.execute(delivery, since, place)
         except Exception:  # noqa: BLE001 - logged with its traceback

@@ -77,7 +77,7 @@ async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
     assert {each.id for each in found} >= {"jobq.then.s7.1", "jobq.then.s7.1.1"}
 
 
-@case("batches", "deduplicates")
+@case("batches", "deduplicates", "knows_batch_ids=False")
 async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
     """By whatever it is, waiting or ended: what is to be run then is there under another id, once, as it was signed."""
     same, other, done = "jobq.then.s7.1", "jobq.then.s7:1.1", "jobq.notify.s7.1"
@@ -241,7 +241,7 @@ async def a_batch_that_nobody_began_takes_nothing(bench: Bench) -> None:
     assert [each.name for each in await batches.list("", 1)] == ["s7"]
 
 
-@case("batches", "deduplicates")
+@case("batches", "deduplicates", "knows_batch_ids=False")
 async def an_id_of_another_batch_is_no_task_of_this_one(bench: Bench) -> None:
     """Nor of none: the same id is one task of the queue (S8)."""
     await _of(bench).begin("s7", Plan())

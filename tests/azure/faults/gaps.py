@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -19,12 +20,11 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import ProxiedRequest, Strike
+from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Faults, Operation, Request, Via
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
-from tests.azure.journal.journal_stage import journaled
-from tests.azure.stage import Stage, staged
+from tests.azure.ledger.sites import Service, Site, sited
 
-LEASE: Final = timedelta(seconds=2)
 _SOON: Final = timedelta(seconds=1)
 _SECONDS: Final = 40.0
 _AT_ONCE: Final = 8
@@ -53,13 +53,13 @@ class Cut:
     """What a process sends, counted, with one gap in it.
 
     Attributes:
-        stage: through whose proxies it goes.
+        site: through whose proxies it goes.
         gap: what befalls it.
         at: the number of the request, from 0; None = none.
         count: how many it has sent.
     """
 
-    stage: Stage
+    site: Site
     gap: Gap
     at: int | None
     count: int = 0
@@ -68,14 +68,19 @@ class Cut:
 
     def __post_init__(self) -> None:
         strike = {Gap.LOSES: Strike.LOSE_ANSWER, Gap.DIES_AFTER: Strike.LOSE_ANSWER, Gap.REFUSED: Strike.BUSY}
-        for proxy in (self.stage.proxy, self.stage.tables, self.stage.blobs):
+        self.site.on_amqp(_CutOfAmqp(self))
+        for proxy in self.site.proxies:
             proxy.strike(Strike.BREAK, count=math.inf, matches=lambda _: self.gap.ends_it and self.is_past)
             proxy.strike(strike.get(self.gap, Strike.BREAK), count=math.inf, matches=self._is_it)
 
     def _is_it(self, request: ProxiedRequest) -> bool:
         if not self._is_of_ledger_or_queue(request):
             return False  # the journal writes when it likes
-        self.sent.append(f"{request.method} {unquote(request.path)[-60:]}")
+        return self.is_it(f"{request.method} {unquote(request.path)[-60:]}")
+
+    def is_it(self, what: str) -> bool:
+        """Count a request, and return whether the gap is here."""
+        self.sent.append(what)
         number, self.count = self.count, self.count + 1
         self.is_past = self.is_past or number == self.at
         return number == self.at
@@ -83,8 +88,28 @@ class Cut:
     def _is_of_ledger_or_queue(self, request: ProxiedRequest) -> bool:
         if "$batch" not in request.path and "jobqjournal" not in request.path:
             return True
-        whose = f"!{self.stage.queue}!b"
+        whose = f"!{self.site.queue}!b"
         return whose in unquote(request.body.decode(errors="replace")) or whose in request.query.get("$filter", "")
+
+
+class _CutOfAmqp(Faults):
+    """The same of requests that pass no proxy."""
+
+    def __init__(self, cut: Cut) -> None:
+        super().__init__()
+        self._cut = cut
+
+    def take(self, request: Request) -> Fault:
+        """Return what befalls a request."""
+        cut = self._cut
+        if request.via is not Via.AMQP or request.operation in (Operation.ATTACH, Operation.AUTHORIZE):
+            return NO_FAULT
+        is_over = cut.gap.ends_it and cut.is_past
+        if not cut.is_it(f"AMQP {request.operation}"):
+            return Fault(drop=Drop.BEFORE) if is_over else NO_FAULT
+        if cut.gap is Gap.REFUSED:
+            return Fault(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Fault(drop=Drop.BEFORE if cut.gap is Gap.DIES_BEFORE else Drop.AFTER)
 
 
 Act = Callable[["Life", LedgerQueue, Cut], Awaitable[None]]
@@ -94,7 +119,8 @@ class Life:
     """One batch on a queue of its own, what is known of it, and the healthy process that takes over.
 
     Attributes:
-        stage: of the queue.
+        site: of the queue.
+        lease: to ask for.
         healthy: nothing befalls its requests.
         acknowledged: ids of tasks of the batch that somebody was told to be queued.
         runs: how often each task was handed out to be run.
@@ -102,8 +128,9 @@ class Life:
         ended: how often somebody was told that a task has ended.
     """
 
-    def __init__(self, stage: Stage, healthy: LedgerQueue) -> None:
-        self.stage = stage
+    def __init__(self, site: Site, healthy: LedgerQueue) -> None:
+        self.site = site
+        self.lease = site.lease
         self.healthy = healthy
         self.acknowledged: set[str] = set()
         self.runs: Counter[str] = Counter()
@@ -145,7 +172,7 @@ class Life:
     async def run_some(self) -> None:
         """Run what can be had now."""
         with suppress(AllPutBack):
-            for delivery in await self.healthy.receive(8, LEASE, _SOON):
+            for delivery in await self.healthy.receive(8, self.lease, _SOON):
                 self.runs[delivery.id] += 1
                 self.commands.add(delivery.task.command)
                 await delivery.settle(Complete(DONE))
@@ -163,49 +190,58 @@ def counted(**counts: int) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def living(azurite: Azurite, folder: Path) -> AsyncIterator[Life]:
+async def living(service: Service, azurite: Azurite, folder: Path, *, window: bool) -> AsyncIterator[Life]:
     """Make a queue with a healthy process."""
-    async with staged(azurite, folder, poll_max=0.2) as stage:
-        behind = await journaled(stage, behind=True)
-        assert isinstance(behind, LedgerQueue)
-        yield Life(stage, behind)
+    async with sited(service, azurite, folder, window=window) as site:
+        yield Life(site, await site.ledgered(behind=True))
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a test is given.
+
+    Attributes:
+        service: of the queue. A Service Bus drops names that it knows, or not, in turn.
+        azurite: keeps the table.
+        folder: for HOME.
+        every: 1 = each gap is tried, 5 = each fifth.
+    """
+
+    service: Service
+    azurite: Azurite
+    folder: Path
+    every: int
 
 
 async def in_each_gap(
-    azurite: Azurite,
-    folder: Path,
+    given: Given,
     before: Callable[[Life], Awaitable[None]],
     act: Act,
     after: Act,
-    every: int,
     *,
     least: int,
 ) -> None:
     """Let a process act with each gap at each of its requests, and see what becomes of it.
 
     Args:
-        azurite: the service.
-        folder: for HOME.
+        given: where, and how many gaps.
         before: what has happened.
         act: what the process does that something befalls; may raise what the verbs of a backend raise.
         after: what others do then, and what must hold.
-        every: 1 = each of them is tried, 5 = each fifth.
         least: so many requests are in `act`, or more: else nothing was tried.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def once(gap: Gap, at: int | None) -> Cut:
-        async with turn, living(azurite, folder) as life:
+        async with turn, living(given.service, given.azurite, given.folder, window=bool((at or 0) % 2)) as life:
             await before(life)
-            process = await journaled(life.stage)
-            assert isinstance(process, LedgerQueue)
-            await process.stats()  # so that it looks for no pause meanwhile
-            cut = Cut(life.stage, gap, at)
+            process = await life.site.ledgered()
+            cut = Cut(life.site, gap, at)
             with suppress(JobqError):
                 await act(life, process, cut)
-            if not gap.ends_it:
-                for proxy in (life.stage.proxy, life.stage.tables, life.stage.blobs):
-                    await proxy.heal()
+            life.site.on_amqp(None)
+            for proxy in life.site.proxies if not gap.ends_it else ():
+                await proxy.heal()
             try:
                 await after(life, process, cut)
             except (AssertionError, JobqError, TimeoutError) as error:
@@ -215,6 +251,6 @@ async def in_each_gap(
 
     whole = await once(Gap.LOSES, None)
     assert whole.count >= least, f"only {whole.count} requests: {whole.sent}"
-    tried = [(gap, at) for at in range(whole.count) for gap in Gap][::every]  # five: each gap in its turn
+    tried = [(gap, at) for at in range(whole.count) for gap in Gap][:: given.every]  # five: each gap in its turn
     print(f"{len(tried)} gaps at {whole.count} requests: {whole.sent}")
     await asyncio.gather(*(once(gap, at) for gap, at in tried))

@@ -7,6 +7,7 @@ every acknowledged id has run and has ended once in the counts, the end is told 
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,13 +21,26 @@ from jobq.testing.harness import DONE
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
-from tests.azure.faults.gaps import LEASE, NAME, PLAN, Cut, Life, counted, in_each_gap
+from tests.azure.faults.gaps import NAME, PLAN, Cut, Given, Life, counted, in_each_gap
+from tests.azure.ledger.sites import SERVICES
 
 pytestmark = [
     pytest.mark.timeout(240),
-    # Of each test some of the gaps; all of them in `make soak`.
-    pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)]),
+    # The SDK of Service Bus drops what it had open when a connection is cut; see `tests.service_bus.leftovers`.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+
+# Of each test some of the gaps; all of them in `make soak`.
+@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.soak)], ids=["some", "all"])
+def every(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
+
+
+@pytest.fixture(params=SERVICES)
+def given(request: pytest.FixtureRequest, azurite: Azurite, tmp_path: Path, every: int) -> Given:
+    return Given(request.param, azurite, tmp_path, every)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +50,7 @@ def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobq_azure.storage.dead_letters._HOLD_SECONDS", 3)
 
 
-async def test_push_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_push_is_cut_and_repeated(given: Given) -> None:
     # Nothing runs twice: what the first push has sent, and the second sends again, is completed unrun.
     async def before(life: Life) -> None:
         await life.healthy.batches.begin(NAME, PLAN)
@@ -52,10 +66,10 @@ async def test_push_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every:
         assert {id_: life.runs[id_] for id_ in life.acknowledged} == dict.fromkeys(life.acknowledged, 1)
         assert await life.counts() == counted(succeeded=3)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=9)
+    await in_each_gap(given, before, act, after, least=9)
 
 
-async def test_push_is_cut_and_never_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_push_is_cut_and_never_repeated(given: Given) -> None:
     # A seal refuses while it may go on; once it is taken for dead, only what was acknowledged, or has run, counts.
     async def before(life: Life) -> None:
         await life.pushed(1)
@@ -76,7 +90,7 @@ async def test_push_is_cut_and_never_repeated(azurite: Azurite, tmp_path: Path, 
         life.acknowledged = set(known)
         await life.drained()
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=6)
+    await in_each_gap(given, before, act, after, least=6)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +98,7 @@ async def test_push_is_cut_and_never_repeated(azurite: Azurite, tmp_path: Path, 
     [Complete(DONE), MoveToDeadLetters("failed", "by the test"), Release(), "requeue"],
     ids=["complete", "dead", "release", "requeue"],
 )
-async def test_start_and_end_are_cut(
-    azurite: Azurite, tmp_path: Path, every: int, settlement: Settlement | str
-) -> None:
+async def test_start_and_end_are_cut(given: Given, settlement: Settlement | str) -> None:
     told = set[str]()  # by the queue of the life: whose settle was acknowledged
 
     async def before(life: Life) -> None:
@@ -94,7 +106,7 @@ async def test_start_and_end_are_cut(
         await life.healthy.batches.seal(NAME)
 
     async def act(life: Life, process: LedgerQueue, _: Cut) -> None:
-        for delivery in await process.receive(1, LEASE, LEASE):
+        for delivery in await process.receive(1, life.lease, life.lease):
             life.runs[delivery.id] += 1
             end = Requeue(delivery.task.counters.raised(failures=1)) if isinstance(settlement, str) else settlement
             for _attempt in range(3):  # as a worker does while the lease lasts
@@ -103,13 +115,13 @@ async def test_start_and_end_are_cut(
                 except BackendUnavailable:
                     await asyncio.sleep(0.1)
                 else:
-                    told.add(life.stage.queue)
+                    told.add(life.site.queue)
                     return
 
     async def after(life: Life, _process: LedgerQueue, _: Cut) -> None:
         await life.drained()
         is_final = isinstance(settlement, Complete | MoveToDeadLetters)
-        if is_final and life.stage.queue in told:
+        if is_final and life.site.queue in told:
             assert life.runs[f"{NAME}.0"] == 1, "it has ended, as somebody was told, and ran again"
         assert life.runs[f"{NAME}.0"] <= 2
         letters = await life.healthy.dead_letters(10)
@@ -117,13 +129,13 @@ async def test_start_and_end_are_cut(
         assert is_dead or await life.counts() == counted(succeeded=1)
         assert [each.id for each in letters] == [f"{NAME}.0"] * is_dead, "a letter was lost, or doubled"
         assert [each.batch for each in letters] == [NAME] * is_dead
-        if life.stage.queue in told:
+        if life.site.queue in told:
             assert is_dead == isinstance(settlement, MoveToDeadLetters)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=4)
+    await in_each_gap(given, before, act, after, least=4)
 
 
-async def test_seal_and_finish_are_cut(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_seal_and_finish_are_cut(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(2)
         await life.run_some()
@@ -137,37 +149,39 @@ async def test_seal_and_finish_are_cut(azurite: Azurite, tmp_path: Path, every: 
         await life.drained()
         assert await life.counts() == counted(succeeded=2)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=50)
+    await in_each_gap(given, before, act, after, least=50)
 
 
-async def test_finish_by_the_next_who_looks(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_finish_by_the_next_who_looks(given: Given) -> None:
     # Who ended the last task dies while it looks whether that was the last one, or while it queues what is run then.
     async def before(life: Life) -> None:
         await life.pushed(1)
         await life.healthy.batches.seal(NAME)
-        await life.run_some()
 
     async def act(life: Life, process: LedgerQueue, _: Cut) -> None:
-        for delivery in await process.receive(2, LEASE, LEASE):
-            life.runs[delivery.id] += 1
-            await delivery.settle(Complete(DONE))
+        for _turn in range(2):  # the task, and what is run at the end
+            for delivery in await process.receive(2, life.lease, life.lease):
+                life.runs[delivery.id] += 1
+                await delivery.settle(Complete(DONE))
 
     async def after(life: Life, _process: LedgerQueue, _: Cut) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while not life.runs[f"jobq.then.{NAME}.1"] or not life.runs[f"jobq.then.{NAME}:1.1"]:
-                await life.run_some()
+                with suppress(BackendUnavailable):  # of a busy emulator
+                    await life.run_some()
+                    await life.healthy.batches.find(NAME)
         found = await life.healthy.batches.find(NAME)
         assert found.state is BatchState.FINISHED
-        assert found.total == 1
+        assert await life.counts() == counted(succeeded=1)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=4)
+    await in_each_gap(given, before, act, after, least=20)
 
 
-async def test_redrive_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_redrive_is_cut_and_repeated(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(3)
         await life.healthy.batches.seal(NAME)
-        for delivery in await life.healthy.receive(3, LEASE, LEASE):
+        for delivery in await life.healthy.receive(3, life.lease, life.lease):
             dead = delivery.id != f"{NAME}.0"
             life.runs[delivery.id] += 1
             await delivery.settle(MoveToDeadLetters("failed", "by the test") if dead else Complete(DONE))
@@ -179,7 +193,7 @@ async def test_redrive_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, eve
     async def after(life: Life, process: LedgerQueue, cut: Cut) -> None:
         again = life.healthy if cut.gap.ends_it else process
         async with asyncio.timeout(60):  # a reader that died holds what it looked through for a minute
-            while (await life.stage.behind.stats()).dead:
+            while (await life.healthy.stats()).dead:
                 try:
                     await again.redrive([f"{NAME}.1", f"{NAME}.2"])
                 except JobqError:
@@ -190,7 +204,7 @@ async def test_redrive_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, eve
         assert await life.counts() == counted(succeeded=3)
         assert await life.healthy.dead_letters(10) == []
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=15)
+    await in_each_gap(given, before, act, after, least=15)
 
 
 async def _refused(call: Awaitable[object]) -> str:
@@ -202,11 +216,11 @@ async def _refused(call: Awaitable[object]) -> str:
     return ""
 
 
-async def test_purge_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_purge_is_cut_and_repeated(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(2)
         await life.healthy.batches.seal(NAME)
-        for delivery in await life.healthy.receive(2, LEASE, LEASE):
+        for delivery in await life.healthy.receive(2, life.lease, life.lease):
             dead = delivery.id != f"{NAME}.0"
             life.runs[delivery.id] += 1
             await delivery.settle(MoveToDeadLetters("failed", "by the test") if dead else Complete(DONE))
@@ -217,7 +231,7 @@ async def test_purge_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every
     async def after(life: Life, process: LedgerQueue, cut: Cut) -> None:
         again = life.healthy if cut.gap.ends_it else process
         async with asyncio.timeout(60):
-            while (await life.stage.behind.stats()).dead:
+            while (await life.healthy.stats()).dead:
                 try:
                     await again.purge_dead([f"{NAME}.1"])
                 except JobqError:
@@ -225,10 +239,10 @@ async def test_purge_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every
         await life.drained()
         assert await life.counts() == counted(succeeded=1, gone=1)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=4)
+    await in_each_gap(given, before, act, after, least=4)
 
 
-async def test_cancel_is_cut_and_left_to_the_next(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_cancel_is_cut_and_left_to_the_next(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(3)
 
@@ -247,13 +261,13 @@ async def test_cancel_is_cut_and_left_to_the_next(azurite: Azurite, tmp_path: Pa
         assert {id_: life.runs[id_] for id_ in life.runs if id_.startswith(NAME)} == {}
         assert life.runs[f"jobq.then.{NAME}.1"] == 1
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=20)
+    await in_each_gap(given, before, act, after, least=20)
 
 
-async def test_clear_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_clear_is_cut_and_repeated(given: Given) -> None:
     async def before(life: Life) -> None:
         await life.pushed(3)
-        (delivery,) = await life.healthy.receive(1, LEASE, LEASE)
+        (delivery,) = await life.healthy.receive(1, life.lease, life.lease)
         await delivery.settle(Complete(DONE))
         await life.healthy.batches.seal(NAME)
 
@@ -268,10 +282,10 @@ async def test_clear_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every
         assert found.total == 3
         assert await life.counts() == counted(succeeded=1, gone=2)
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=10)
+    await in_each_gap(given, before, act, after, least=10)
 
 
-async def test_a_name_used_again_is_cut_and_repeated(azurite: Azurite, tmp_path: Path, every: int) -> None:
+async def test_a_name_used_again_is_cut_and_repeated(given: Given) -> None:
     # A message of the former batch of the name is left over, and comes among those of the next one.
     async def before(life: Life) -> None:
         await life.healthy.batches.begin(NAME, Plan())
@@ -296,4 +310,4 @@ async def test_a_name_used_again_is_cut_and_repeated(azurite: Azurite, tmp_path:
         assert await life.counts() == counted(succeeded=3)
         assert [(each.id, each.reason) for each in await life.healthy.dead_letters(9)] == [(f"{NAME}.0", "unknown")]
 
-    await in_each_gap(azurite, tmp_path, before, act, after, every, least=40)
+    await in_each_gap(given, before, act, after, least=40)

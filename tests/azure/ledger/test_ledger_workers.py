@@ -1,10 +1,11 @@
-"""Real workers on a batch that Azurite keeps, killed again and again: its counts, its end, its command line."""
+"""Real workers on a batch that a ledger keeps, killed again and again: its counts, its end, its command line."""
 
 import asyncio
 import json
 import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from jobq.batches import BatchState
 from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal.client import TableWire, Verb, Write
+from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, ledgered, pushed
-from tests.azure.stage import SHORT, Stage
+from tests.azure.ledger.sites import SERVICES, Service, Site, sited
+from tests.azure.stage import Stage
 
 _TABLES: Final = {"JOBQ_JOURNAL": "tables"}
 _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID" != s7.7 || exit 3'
@@ -21,16 +24,24 @@ _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID"
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.soak)])
-async def test_workers_are_killed_and_the_sum_holds(stage: Stage, count: int, kills: int) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+async def test_workers_are_killed_and_the_sum_holds(
+    service: Service, azurite: Azurite, tmp_path: Path, count: int, kills: int
+) -> None:
+    async with sited(service, azurite, tmp_path) as site:
+        await _killed(site, count, kills)
+
+
+async def _killed(site: Site, count: int, kills: int) -> None:
     line = ["push", "--batch", NAME, "--num-retries", "0", "--max-crashes", "100", "--then", "echo merged >> merged"]
-    pushed = await stage.run(*line, "--cwd", str(stage.folder), *(["-c", _COMMAND] * count), **_TABLES)
+    pushed = await site.run(*line, "--cwd", str(site.folder), *(["-c", _COMMAND] * count))
     assert pushed.code == 0, pushed.err
     assert f"sealed with {count} tasks" in pushed.err
-    queue = await ledgered(stage, behind=True)
+    queue = await site.ledgered(behind=True)
     chance = random.Random(count)
 
     async def started() -> asyncio.subprocess.Process:
-        return await stage.start("worker", "-n", "4", "--idle-timeout", "8s", **SHORT, **_TABLES)
+        return await site.start("worker", "-n", "4", "--idle-timeout", "8s", **site.short)
 
     workers = [await started() for _ in range(2)]
     for number in range(kills):
@@ -40,19 +51,19 @@ async def test_workers_are_killed_and_the_sum_holds(stage: Stage, count: int, ki
         workers[number % 2].kill()
         await workers[number % 2].wait()
         workers[number % 2] = await started()
-    waited = await stage.run("batch", "wait", NAME, "--timeout", "90s", **_TABLES)
+    waited = await site.run("batch", "wait", NAME, "--timeout", "90s")
     assert waited.code == 1, waited.err  # one has failed
     for worker in workers:
         await asyncio.wait_for(worker.wait(), 60)
     found = await queue.batches.find(NAME)
     assert (found.state, found.round) == (BatchState.FINISHED, 1)
     assert dict(found.counts) | {"succeeded": count - 1, "dead": 1} == dict(found.counts)
-    runs = Counter((stage.folder / "done").read_text().split())
+    runs = Counter((site.folder / "done").read_text().split())
     assert len(runs) == count, "a task was lost"
     assert sum(runs.values()) <= count + 4 * kills, "tasks ran again that nobody had killed"
-    assert (stage.folder / "merged").read_text().split() == ["merged"]
-    assert await stage.total() == 0
-    rows = (await stage.run("results", "--batch", NAME, **_TABLES)).out.splitlines()
+    assert (site.folder / "merged").read_text().split() == ["merged"]
+    assert await site.total() == 0
+    rows = (await site.run("results", "--batch", NAME)).out.splitlines()
     assert Counter(json.loads(row)["state"] for row in rows) == {"succeeded": count - 1, "dead": 1}
 
 

@@ -3,13 +3,16 @@
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.cli.localrun.halting import Halt
 from jobq.cli.localrun.job_output import JobOutput
 from jobq.run.worker.start_gate import StartGate
@@ -23,6 +26,12 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 def results(folder: Path) -> dict[str, dict[str, object]]:
     return {each.parent.name: json.loads(each.read_text()) for each in folder.glob("*/meta.json")}
+
+
+def ordered(count: int) -> JobOutput:
+    output = JobOutput(PassthroughLog(echo="nowhere"), int, in_order=True)
+    output.expect(range(1, count + 1))
+    return output
 
 
 def test_output_comes_in_the_order_of_the_input(jobq: Jobq) -> None:
@@ -56,6 +65,20 @@ def test_lines_before_a_blank_or_own_id_are_in_order_too(jobq: Jobq) -> None:
     assert jobq("run", "-k", "-n", "3", stdin="\n".join(lines)).lines == ["1", "4", "5"]
 
 
+def test_a_job_that_comes_twice_holds_up_no_output(jobq: Jobq) -> None:
+    """Its second place waited for ever, and all output behind it for the end."""
+    twice = '{"command": "echo once", "id": "own"}'
+    process = jobq.start("run", "-k")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{twice}\n{twice}\necho next; while [ ! -e go ]; do sleep 0.05; done\n".encode())
+    process.stdin.close()
+    assert process.stdout.readline() == b"once\n"
+    assert process.stdout.readline() == b"next\n"
+    (jobq.folder / "go").touch()
+    assert process.wait(20) == 0
+
+
 def test_what_a_retried_job_prints_stays_in_its_place(jobq: Jobq) -> None:
     first = "echo try; test -e again || { touch again; exit 1; }"
     result = jobq("run", "-k", "-n", "2", "--num-retries", "1", "--backoff", "0s", stdin=f"{first}\necho last\n")
@@ -86,14 +109,88 @@ def test_much_output_behind_a_slow_job_needs_little_memory(jobq: Jobq) -> None:
     assert process.wait(60) == 0
 
 
-def test_nothing_new_starts_while_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_new_starts_while_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobq.cli.localrun.job_output.MOST_WAITING_BYTES", 100)
-    output = JobOutput.__new__(JobOutput)
-    output._bytes = 100
-    gate = StartGate((output.too_full,))
+    output = ordered(3)
+    gate = StartGate((lambda: output.too_full(is_busy=True),))
+    output.on_line("2", "stdout", "x" * 98)
     assert gate.closed_by() == ""
-    output._bytes = 101
-    assert "101 bytes of output wait to be printed" in gate.closed_by()
+    output.on_line("2", "stderr", "")
+    assert "102 bytes of output wait to be printed" in gate.closed_by()
+
+
+async def test_what_is_to_be_printed_first_may_always_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had failed, and was to run again: nothing ever started, and nothing was ever printed."""
+    monkeypatch.setattr("jobq.cli.localrun.job_output.MOST_WAITING_BYTES", 100)
+    output = ordered(3)
+    output.ended("1", is_last=False)
+    output.on_line("2", "stdout", "x" * 200)
+    output.ended("2", is_last=True)
+    assert output.too_full(is_busy=True)
+    assert not output.too_full(is_busy=False)
+    output.on_line("1", "stdout", "y")
+    assert output.too_full(is_busy=False), "who reads this is slow"
+
+
+def test_a_retry_is_no_end_of_an_ordered_run(jobq: Jobq) -> None:
+    jobq.folder.joinpath("small.py").write_text(
+        "import sys, jobq.cli.localrun.job_output as o; o.MOST_WAITING_BYTES = 1000\n"
+        "from jobq.cli.main import main; sys.argv[0] = 'jobq'; main()\n"
+    )
+    first = "test -e again || { touch again; exit 1; }; echo first"
+    process = subprocess.run(
+        [sys.executable, "small.py", "run", "-k", "-n", "1", "--num-retries", "1", "--backoff", "1s"],
+        input=f"{first}\nseq 1000\necho last\n".encode(), cwd=jobq.folder, env=jobq.environment,
+        capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    lines = process.stdout.split()
+    assert (lines[0], lines[1], lines[-1], len(lines)) == (b"first", b"1", b"last", 1002)
+
+
+async def test_output_that_cannot_be_kept_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was lost with a traceback, what had been kept with it, and nothing was printed any more."""
+    monkeypatch.setattr("jobq.cli.localrun.job_output.MEMORY_BYTES", 100)
+    said: list[str] = []
+    monkeypatch.setattr(PassthroughLog, "say", lambda _self, text, _level=0: said.append(text))
+    printed: list[str] = []
+    monkeypatch.setattr(PassthroughLog, "on_line", lambda _self, _id, _stream, line: printed.append(line))
+    output = ordered(2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        for number in range(30):
+            output.on_line("2", "stdout", f"{number:098}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert output.lost == 20
+    assert output.too_full(is_busy=True)
+    assert len(said) == 1
+    output.on_line("2", "stdout", "behind")
+    assert not output.too_full(is_busy=True)
+    output.ended("1", is_last=True)
+    output.ended("2", is_last=True)
+    await output.finish()
+    assert printed == [*(f"{number:098}" for number in range(10)), "behind"]
+
+
+def test_what_is_printed_fills_no_disk(jobq: Jobq) -> None:
+    """The first job of an ordered run is printed as it comes: its file grew for as long as it ran."""
+    process = jobq.start("run", "-k", "-c", "seq $ARG_1; touch all; sleep 60", ":::", "3000000")
+    assert process.stdout is not None
+    read = 0
+    while read < 22_888_896:
+        got = process.stdout.read1(1 << 20)  # type: ignore[attr-defined]
+        assert got
+        read += len(got)
+    eventually((jobq.folder / "all").exists)
+    held = [
+        each.stat().st_size
+        for each in Path(f"/proc/{worker_below(process.pid)}/fd").iterdir()
+        if each.is_file() and "deleted" in str(each.readlink()) and "jobq-run" not in str(each.readlink())
+    ]
+    assert sum(held) < 1_000_000
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
 
 
 def test_results_hold_what_jobs_print_byte_for_byte(jobq: Jobq) -> None:
@@ -134,6 +231,35 @@ def test_results_are_complete_after_a_sigkill_and_a_resume(jobq: Jobq) -> None:
         "12345678", 0
     )
     assert all((jobq.folder / f"out/{number}/stdout").read_text() == f"{number}!" for number in range(1, 9))
+
+
+def test_results_of_an_id_of_ones_own_are_no_other_jobs(jobq: Jobq) -> None:
+    """A resumed run knows no number of it: its results were in the folder of job 2, or nowhere."""
+    lines = [
+        '{"command": "touch runs; test -e go || sleep 60; echo one", "id": "2"}',
+        "test -e go || sleep 60; echo two",
+    ]
+    words = ("run", "-n", "2", "--queue-file", "run.db", "--results", "out")
+    process = jobq.start(*words)
+    assert process.stdin is not None
+    process.stdin.write("\n".join(lines).encode())
+    process.stdin.close()
+    eventually((jobq.folder / "runs").exists)
+    eventually(lambda: len(list(jobq.folder.glob("out/*/stdout"))) == 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    (jobq.folder / "go").touch()
+    jobq(*words, "--resume")
+    out = jobq.folder / "out"
+    assert {each.parent.name: each.read_text() for each in out.glob("*/stdout")} == {"id=2": "one\n", "2": "two\n"}
+    assert {name: meta["id"] for name, meta in results(out).items() if name != "2"} == {"id=2": "2"}
+
+
+def test_the_slot_of_a_job_is_no_empty_word_where_it_is_told(jobq: Jobq) -> None:
+    failed = jobq("run", "--results", "out", "--joblog", "log", "--", "false", "slot-{%}", ":::", "a", code=1).err
+    assert "false 'slot-{%}'" in failed
+    assert "false 'slot-{%}'" in (jobq.folder / "log").read_text()
+    assert results(jobq.folder / "out")["1"]["argv"] == ["false", "slot-{%}"]
 
 
 def test_results_that_cannot_be_written_are_no_success(jobq: Jobq) -> None:
