@@ -69,12 +69,12 @@ class TableNotes:
     ) -> Written:
         """Keep a note."""
         checked_note(key, value)
-        if not self._is_there:
-            await self._counted()
-            self._is_there = True
         verb = Verb.REPLACE if replaces else Verb.INSERT
         try:
             async with asyncio.timeout(seconds):
+                if not self._is_there:
+                    await self._counted()
+                    self._is_there = True
                 await answered(self._wire.write(self._queue, [Write(verb, row_key(kind, key), {"Value": value})]))
         except TimeoutError:
             raise BackendUnavailable(f"{self._wire.place}: no answer within {seconds:g} s") from None
