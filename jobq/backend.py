@@ -57,7 +57,8 @@ class Capabilities:
         pauses: the backend is a `jobq.pausing.Pausable`.
         hastens: the backend is a `Hastens`.
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
-        views: the backend is a `jobq.journal.views.KeepsViews`.
+        views: the backend is a `jobq.journal.views.KeepsViews` that tells of tasks.
+        whole_views: and of all queues of the place, in the order of delivery, as all of it is now.
         knows_batch_ids: an id is known again within its batch, whatever is known in the queue (`deduplicates`): a push
             of tasks of batches alone may be repeated with the same ids, and another batch may have the same.
         redelivers_at: where a redelivered task queues up.
@@ -92,6 +93,7 @@ class Capabilities:
     hastens: bool = False
     batches: bool = False
     views: bool = False
+    whole_views: bool = False
     knows_batch_ids: bool = False
     redelivers_at: Literal["front", "back"] = "back"
     journal_lags: bool = False

@@ -117,6 +117,7 @@ class Router:
             max_message_bytes=max_message_bytes,
             batches=True,
             views=True,
+            whole_views=True,
             redelivers_at="front",  # by age: an expired or released task keeps its place
         )
         self.leases = LeaseBook(self.clock)

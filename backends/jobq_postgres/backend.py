@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from jobq_postgres.passing_lane import PassingLane
     from jobq_postgres.views import PostgresViews
 
-_CAPABILITIES: Final = replace(DATABASE, batches=True, views=True)
+_CAPABILITIES: Final = replace(DATABASE, batches=True, views=True, whole_views=True)
 _TOLD_SECONDS: Final = 10.0  # for which an empty queue is none while something follows from the ends of tasks
 _TOLD_POLL_SECONDS: Final = 0.05
 _log: Final = logging.getLogger(__name__)

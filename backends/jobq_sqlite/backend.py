@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from jobq_sqlite.receiver import QueueReceiver
     from jobq_sqlite.views import SqliteViews
 
-_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True, views=True)
+_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True, views=True, whole_views=True)
 
 
 class SqliteBackend:

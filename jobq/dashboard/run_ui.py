@@ -18,7 +18,7 @@ from jobq.dashboard.session import Sessions, shared_key
 from jobq.dashboard.site import ROOT, Site
 from jobq.dashboard.watching import watched
 from jobq.errors import ConfigurationError
-from jobq.journal.views import Views, views_of
+from jobq.journal.views import BilledViews, Views, views_of
 from jobq.pausing import this_user
 from jobq.servable import Rights, SaysRights, Servable
 from jobq.server import run_server
@@ -115,7 +115,8 @@ async def serve_ui(
             async with (
                 views_of(places.root) as views,
                 _bulk(places, views, tokens, settings, is_read_only=is_read_only) as bulk,
-                watched(places, is_read_only=is_read_only or store is None),  # else its service does
+                # Else its service does, or, where each look is billed, its workers alone.
+                watched(places, is_read_only=is_read_only or store is None or isinstance(views, BilledViews)),
             ):
                 site = Site(
                     bulk=bulk,

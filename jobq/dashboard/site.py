@@ -23,7 +23,7 @@ from jobq.dashboard.snapshots import Snapshots
 from jobq.dashboard.static_files import static_link
 from jobq.formats import sizes
 from jobq.journal.records import TaskState
-from jobq.journal.views import Views
+from jobq.journal.views import BilledViews, Views
 from jobq.servable import Servable
 from jobq.server.backend_pool import BackendPool
 from jobq.server.error_responses import RequestRefused
@@ -94,6 +94,16 @@ class Site:
     def store(self) -> Servable | None:
         """What keeps the documents of the place; None = a service does, and nobody else sees them."""
         return self.places.root if isinstance(self.places.root, Servable) else None
+
+    @property
+    def refresh_seconds(self) -> int:
+        """No page looks again sooner; 0 = looks cost nobody anything."""
+        return self.views.refresh_seconds if isinstance(self.views, BilledViews) else 0
+
+    @property
+    def counts_alone(self) -> str:
+        """What cannot be looked at here but counts, and how it could; "" = all can."""
+        return self.views.counts_alone if isinstance(self.views, BilledViews) else ""
 
     @property
     def location(self) -> str:
@@ -220,6 +230,8 @@ _templates: Final = _environment()
 
 def rendered(site: Site, viewer: Viewer | None, request: Request, page: WebPage) -> Response:
     """Return a page as HTML: whole, or to a poll what is polled alone, and nothing where that is as before."""
+    if page.seconds:
+        page = replace(page, seconds=max(page.seconds, site.refresh_seconds))
 
     def next_page(after: str) -> str:
         query = [

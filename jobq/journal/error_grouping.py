@@ -46,6 +46,13 @@ def exit_of(description: str) -> str:
     return f"signal {number[1]}" if number else ""
 
 
+def brief_of(description: str) -> str:
+    """Return a description cut down to what `error_of` and `exit_of` read in it, for where many are kept together."""
+    cause, _, output = description.partition(_OUTPUT)
+    lines = [line for line in output.splitlines() if line.strip()]
+    return cause[: 2 * _MOST_CHARACTERS] + (f"{_OUTPUT}{lines[-1][: 4 * _MOST_CHARACTERS]}" if lines else "")
+
+
 def checked_grouping(text: str) -> tuple[str, ...]:
     """Return what to group by; raises ConfigurationError.
 

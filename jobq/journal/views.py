@@ -88,6 +88,7 @@ class QueueLine:
             None = none waits, or there was no time.
         ended: how many tasks ended within RECENT, by state; states without any, and without time, are missing.
         paused: the mark by which nothing is handed out; None = there is none.
+        total: about how many tasks there are that are not dead, by the service's own count; None = `counts` says it.
     """
 
     name: str
@@ -95,6 +96,7 @@ class QueueLine:
     oldest_ready_seconds: float | None = None
     ended: Mapping[TaskState, Count]
     paused: Pause | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,20 @@ class KeepsViews(Protocol):
         ...
 
 
+@runtime_checkable
+class BilledViews(Protocol):
+    """Views of a service that bills each look, and perhaps knows no more than counts.
+
+    Attributes:
+        refresh_seconds: a page looks again no sooner.
+        counts_alone: what is missing, and how to have it, in a sentence; "" = nothing is. Else the verbs that tell of
+            tasks raise ConfigurationError, and say this.
+    """
+
+    refresh_seconds: int
+    counts_alone: str
+
+
 def views_of(backend: object) -> Views:
     """Return what reads the location of a backend's queue, not yet entered.
 
@@ -262,8 +278,8 @@ def views_of(backend: object) -> Views:
     """
     if not isinstance(backend, KeepsViews):
         raise ConfigurationError(
-            f"the service of queue {getattr(backend, 'name', '?')!r} cannot be looked at as a whole; embedded, SQLite"
-            " and PostgreSQL queues can, also over HTTP"
+            f"the service of queue {getattr(backend, 'name', '?')!r} cannot be looked at as a whole; embedded, SQLite,"
+            " PostgreSQL and Azure Storage queues can, the former also over HTTP"
         )
     return backend.views()
 

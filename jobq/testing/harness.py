@@ -140,6 +140,11 @@ class Bench:
         found = await self.backend.receive(1, self.lease, NOW)
         assert found == [], f"received task {found[0].id}, which should not be visible"
 
+    async def recorded(self) -> None:
+        """Wait until what is written beside the queue is there (`journal_lags`)."""
+        if self.capabilities.journal_lags:
+            await self.clock.advance(1.0)
+
     async def peeks_none(self, *, leased: int = 0) -> None:
         """See that nothing is shown that could be received; some services show what is leased, too."""
         shown = await self.backend.peek(100)

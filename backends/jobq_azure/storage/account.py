@@ -65,6 +65,7 @@ class Account:
     def __init__(self, name: str, connection_string: str | None, suffix: str) -> None:
         self.name = name
         self._suffix = suffix
+        self._connection_string = connection_string
         self._parts = None if connection_string is None else parts_of(connection_string)
         self._credential: Identity | None = None
         self._signing: Signing | None = None
@@ -85,6 +86,10 @@ class Account:
             await self._credential.close()
         if self._session is not None:
             await self._session.close()
+
+    def another(self) -> "Account":
+        """Return the same account with a session of its own, not yet entered."""
+        return Account(self.name, self._connection_string, self._suffix)
 
     def wire(self, queue: str) -> StorageQueueClient:
         """Return the requests to one queue."""

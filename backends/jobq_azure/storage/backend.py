@@ -47,6 +47,7 @@ from jobq_azure.storage.queue_client import (
 )
 from jobq_azure.storage.queue_messages import Message
 from jobq_azure.storage.time_to_live import TimeToLiveRemoval
+from jobq_azure.storage.views import StorageViews
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
 _EARLY_SECONDS: Final = 5.0  # the service counts whole seconds by its own clock: so much is no step of a long delay
@@ -320,12 +321,17 @@ class StorageQueueBackend:
 
     async def stats(self) -> QueueStats:
         """Count what the service counts: all messages together, and the dead letters."""
-        facts = await certain(self._wire.look())
+        return await self.stats_of(self._name)
+
+    async def stats_of(self, name: str) -> QueueStats:
+        """Count likewise those of a queue of this account."""
+        is_own = name == self._name
+        facts = await certain((self._wire if is_own else self._account.wire(name)).look())
         try:
-            dead = await certain(self._dead.count())
+            dead = await certain((self._dead if is_own else self._account.wire(name + SUFFIX)).count())
         except QueueNotFound:  # another program made the queue
             dead = 0
-        paused = self._pause.take_in(facts)
+        paused = (self._pause if is_own else PauseLook(self._wire)).take_in(facts)
         return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=facts.messages, paused=paused)
 
     async def pause(self, mark: Pause) -> None:
@@ -368,6 +374,11 @@ class StorageQueueBackend:
         """Delete the queue and QUEUE-failed."""
         for place in (self._wire, self._account.wire(self._name + SUFFIX)):
             await certain(place.delete_queue())
+
+    def views(self) -> StorageViews:
+        """Return what shows the service's counts; all else needs a journal."""
+        own = StorageQueueBackend(self._account.another(), self._name, timedelta(0))
+        return StorageViews(own, own.leases, self._account.name)
 
     def findings(self) -> AsyncIterator[Finding]:
         """Look at what the queue needs beside itself."""

@@ -225,9 +225,13 @@ class BlobLeases:
             async with turn:
                 return await self.read(name)
 
-        names: set[str] = await _asked(self._names())
+        names = await self.names()
         found = await asyncio.gather(*(one(name) for name in sorted(names)))
         return [record for record in found if record is not None]
+
+    async def names(self) -> set[str]:
+        """Return the names of all, a request for each some thousand."""
+        return await _asked(self._names())
 
     async def _names(self) -> set[str]:
         return {name async for name in self._wire.names()}

@@ -18,6 +18,7 @@ from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.examination import Deletable, Examinable, Finding, Verdict
 from jobq.fencing import FencingNumber
+from jobq.journal.views import QueueLine
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.pausing import Pausable, Pause
 from jobq.settlement import Complete
@@ -25,6 +26,8 @@ from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.common.put_off_times import PutOffTimes
+from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.views import line_of
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequests
@@ -33,10 +36,12 @@ from jobq_azure.table_journal.client import TableWire
 from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered, origin_of
 from jobq_azure.table_journal.location import TablePlace
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
+from jobq_azure.table_journal.queue_notes import TableNotes
 from jobq_azure.table_journal.reader import TableJournal
 from jobq_azure.table_journal.recorder import Notebook
 from jobq_azure.table_journal.retention import Sweep
 from jobq_azure.table_journal.tending import Tending
+from jobq_azure.table_journal.views import TableViews
 from jobq_azure.table_journal.whole_queue import forget_queue
 
 _T = TypeVar("_T")
@@ -312,8 +317,9 @@ class JournaledQueue:
 
         async def record(done: Sequence[str]) -> None:
             for key, id_ in {key_of(each): str(each) for each in done}.items():
-                for birth, fencing in dead.get(key, {}).items():
-                    self._record_redriven(id_, birth, fencing)
+                for birth, last in dead.get(key, {}).items():
+                    self._record_redriven(id_, birth, rows.fencing_of(last))
+                    self._notebook.put_back(last)
 
         return await self._tended(self._inner.redrive(ids), record, or_else)
 
@@ -365,7 +371,28 @@ class JournaledQueue:
 
 
 class JournaledStorageQueue(JournaledQueue):
-    """The same of a queue that keeps named leases, and can be paused."""
+    """The same of a queue that keeps named leases, can be paused, and is looked at by people."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the queue and its journal; and views."""
+        return replace(super().capabilities, views=True)
+
+    def views(self) -> TableViews:
+        """Return what shows the queue by its journal, with connections of its own."""
+        assert isinstance(self._inner, StorageQueueBackend)
+        return TableViews(self._inner.views(), self.name, self._wire.place)
+
+    def observations(self, queue: str = "") -> TableNotes:
+        """Return the notes of a queue of this account."""
+        name = queue or self.name
+        account, _, _ = self._wire.place.queue.rpartition("!")
+
+        async def counted() -> QueueLine:
+            assert isinstance(self._inner, StorageQueueBackend)
+            return line_of(name, await self._inner.stats_of(name))
+
+        return TableNotes(self._wire, f"{account}!{name}", counted)
 
     @property
     def leases(self) -> LeaseStore:

@@ -6,7 +6,8 @@ One table serves many queues, each in a partition of its own, so that what belon
                               push is refused
     a!TASK!LIFE!FENCING       what one attempt came to; written by who held that delivery, so it is never overwritten
     o!TASK!LIFE!FENCING       the end of what it printed
-    i!TIME!TASK!LIFE!FENCING  that it ended then: for counting, and for forgetting in time
+    i!TIME!TASK!LIFE!FENCING  that it ended then: for counting, and for forgetting in time; with what lists show of it,
+                              so that they ask for no row more
     c!TASK!BORN               a checkpoint, of a queue that has no place for one (Service Bus)
 
 A partition beside it, QUEUE!wish, holds w!TASK!LIFE for each life that somebody wants to end, and w!TASK where the
@@ -23,16 +24,19 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Self
 
 from jobq.fencing import FencingNumber
+from jobq.journal.error_grouping import brief_of
 from jobq.journal.records import Attempt, Beat, TaskRecord, TaskState
 from jobq.journal.wire import shown
 from jobq.task import Task
 from jobq_azure.table_journal.client import Row
 
 DONE: Final = "done"
+PUT_BACK: Final = "put back"  # what became of an attempt whose dead letter was
 MICROSECONDS: Final = 1_000_000
 _SAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
@@ -296,6 +300,33 @@ def ended_record(row: Row) -> TaskRecord:
         last=attempt,
         batch=batch_in(row),
     )
+
+
+def listed(attempt: Attempt, reason: str | None, description: str) -> dict[str, Any]:
+    """Return what the row that says when an attempt ended holds for lists; see `listed_record`.
+
+    Args:
+        attempt: what it came to.
+        reason: of a dead letter; None = it is none.
+        description: likewise.
+    """
+    values: dict[str, Any] = {}
+    brief = replace(attempt, value=None, usage=None, detail="")
+    put(values, "Record", brief.encode().encode())
+    if reason is not None:
+        values["Reason"] = reason[:100]
+        put(values, "Description", brief_of(description).encode(errors="replace"))
+    return values
+
+
+def listed_record(row: Row) -> TaskRecord:
+    """Return a task by the row that says when it ended; one of a version before holds no more than that."""
+    _, moment, whose = row["RowKey"].split("!", 2)
+    as_attempt = {**row, "RowKey": f"a!{whose}"}
+    if "Record0" not in row:
+        bare = Attempt(attempt=0, outcome=str(row["Outcome"]), then=str(row["Then"]), ended=int(moment) / 1000)
+        put(as_attempt, "Record", bare.encode().encode())
+    return ended_record(as_attempt)
 
 
 def done_record(row: Row) -> TaskRecord:

@@ -111,6 +111,15 @@ class Notebook:
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
         self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
 
+    def put_back(self, attempt: Row) -> None:
+        """Record that the end of an attempt was not the task's last.
+
+        Args:
+            attempt: its row.
+        """
+        ended = rows.ended_key(rows.decoded(attempt).ended, attempt["RowKey"])
+        self._writer.add([fixed(self._queue, ended, {"Then": rows.PUT_BACK}, Verb.MERGE, spare=True)])
+
     def held(self, held: Held) -> None:
         """Record that a worker holds a task, and how it is; of a later delivery first what became of the one before."""
         size = len(rows.shown_body(held.task)) + len(held.checkpoint or "") + _BEAT_BYTES
@@ -258,6 +267,7 @@ class Notebook:
         key = rows.attempt_key(held.id, held.birth, fencing)
         notes = [fixed(self._queue, key, values, verb)]
         index = {"Outcome": str(attempt.outcome), "Then": attempt.then, "Printed": bool(output)}
+        index |= rows.listed(attempt, reason, description) | rows.batch_of(held.task)
         notes.append(fixed(self._queue, rows.ended_key(attempt.ended, key), index))
         if output:
             printed: dict[str, Any] = {}

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from jobq.batch_ids import is_meant, key_of
-from jobq.fencing import FencingNumber
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequests, meant
 from jobq_azure.table_journal.client import Row, TableWire
@@ -70,17 +69,17 @@ class Tending:
 
         return [row for found in await answered(for_each(list(ids), of)) for row in found]
 
-    async def dead(self, ids: Sequence[str]) -> dict[Hashable, dict[int, FencingNumber]]:
-        """Return the last fencing number of each dead letter, by `key_of` and birth; and delete their cancel requests.
+    async def dead(self, ids: Sequence[str]) -> dict[Hashable, dict[int, Row]]:
+        """Return the last attempt of each dead letter, its row, by `key_of` and birth; delete their cancel requests.
 
         One of which no attempt is known is left out. Other lives of an id may be queued still, to be canceled.
         """
 
-        async def of(id_: str) -> dict[int, FencingNumber]:
+        async def of(id_: str) -> dict[int, Row]:
             lives = await self._dead_lives(id_)
-            return {birth: rows.fencing_of(attempts[-1]) for birth, (_, attempts) in lives.items() if attempts}
+            return {birth: attempts[-1] for birth, (_, attempts) in lives.items() if attempts}
 
-        async def of_all() -> dict[Hashable, dict[int, FencingNumber]]:
+        async def of_all() -> dict[Hashable, dict[int, Row]]:
             requests = await self._cancel_requests.among(ids)
             found = list(zip(ids, await for_each(list(ids), of), strict=True))
             met = {each for id_, births in found for birth in births if (each := meant(requests[id_], birth))}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PAGES = PageRoutes()
 GROUPED_BY = ("exit", "error")
 _MOST_LISTED = 5
+_CHARTS = (ended_chart, depth_chart, wait_chart, start_chart, run_chart)
 _LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
 
 
@@ -40,10 +41,10 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
     span = request.query_params.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
     line = await site.snapshots.get(("queue", name), lambda: site.views.queue(name))
-    points = await points_shown(site, name, span)
+    points = [] if site.counts_alone else await points_shown(site, name, span)
     running: ViewPage[TaskRow] = ViewPage(rows=())
     groups = DeadGroups(groups=())
-    if viewer.may(Scope.VIEW, name):
+    if viewer.may(Scope.VIEW, name) and not site.counts_alone:
         running, groups = await asyncio.gather(
             site.snapshots.get(("running", name), lambda: site.views.tasks(name, _LEASED, "", _MOST_LISTED)),
             site.snapshots.get(
@@ -58,11 +59,11 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
             "line": line,
             "running": running,
             "groups": groups,
-            "charts": [draw(points) for draw in (ended_chart, depth_chart, wait_chart, start_chart, run_chart)],
+            "charts": [draw(points) for draw in _CHARTS if points],
             "points": [each for each in reversed(points) if each.ended is not None or each.depth is not None],
             "spans": list(SPANS),
             "span": span,
-            "since": points[0].at,
+            "since": points[0].at if points else 0,
             "columns": {"succeeded": SUCCEEDED, "failed": FAILED, "lease lost": LOST, "preempted": PREEMPTED},
         },
         seconds=5,

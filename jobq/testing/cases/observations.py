@@ -113,6 +113,7 @@ async def the_line_is_that_of_the_views(bench: Bench) -> None:
     await bench.bury()
     await bench.pushed(3)
     await bench.take()
+    await bench.recorded()
     assert isinstance(bench.backend, KeepsViews)
     views = await bench.entered(bench.backend.views())
     line, other = await notes.line(), await views.queue(bench.queue)
@@ -136,6 +137,7 @@ async def attempts_are_counted_by_how_they_ended(bench: Bench) -> None:
         await delivery.settle(replace(settle, record=Record(attempt)))
     await bench.pushed()
     await (await bench.take()).settle(Release())
+    await bench.recorded()
     ended = await notes.ended(began - 60, bench.clock.wall() + 60)
     assert ended.outcomes == {"succeeded": 2, "failed": 1, "released": 1}
     assert sum(ended.runs) == 3
@@ -156,6 +158,7 @@ async def how_long_tasks_waited_is_counted_where_it_is_known(bench: Bench) -> No
         (pushed,) = await bench.pushed()
         record = Record(Attempt(attempt=1, outcome="succeeded", then="done", ended=now, started=now, waited=waited))
         await (await bench.take()).settle(Complete(DONE, record=record))
+        await bench.recorded()
         assert [each.waited for each in await journal_of(bench.backend).attempts(pushed.id)] == [waited]
     ended = await notes.ended(now - 60, bench.clock.wall() + 60)
     assert (sum(ended.runs), sum(ended.waits)) == (3, 2)
@@ -175,6 +178,7 @@ async def a_lost_lease_is_counted_as_such(bench: Bench) -> None:
     await bench.take()
     await bench.expire()
     await bench.take()
+    await bench.recorded()
     ended = await notes.ended(began - 60, bench.clock.wall() + 60)
     assert ended.outcomes == {"lock_lost": 1}
 
@@ -184,6 +188,7 @@ async def an_observer_notes_each_minute_once(bench: Bench) -> None:
     """Of several the first; the minutes that were not looked at are gaps, and who has the next turn counts ends."""
     notes = _of(bench)
     await bench.pushed(3)
+    await bench.recorded()
     clock = _Unhurried(bench.clock)
     observers = [Observer(notes, clock=clock) for _ in range(3)]
     for number, observer in enumerate(observers):
@@ -211,6 +216,7 @@ async def an_observer_notes_how_the_queue_was_a_day_ago(bench: Bench) -> None:
     ended_at = start_of(bench.clock.wall()) - 3 * 3600 + 5.0
     record = Record(Attempt(attempt=1, outcome="succeeded", then="done", ended=ended_at, started=ended_at - 2))
     await delivery.settle(Complete(DONE, record=record))
+    await bench.recorded()
     observer = Observer(notes, clock=bench.clock, looks_back=True)
     is_by_store = (await notes.ended(ended_at - 60, ended_at + 60)).total == 0  # it dates what it takes in
     for _ in range(2000):
@@ -234,6 +240,7 @@ async def counting_is_by_state_of_now(bench: Bench) -> None:
     delivery = await bench.take()
     task = delivery.task
     await delivery.settle(Requeue(task.counters, NOW))
+    await bench.recorded()
     line = await notes.line()
     assert (line.counts[TaskState.SCHEDULED].number, line.counts[TaskState.READY].number) == (2, 1)
 
