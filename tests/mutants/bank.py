@@ -32,10 +32,10 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="SQLite reads the time before it has the lock",
         file="backends/jobq_sqlite/transaction.py",
-        text="    _take_write_lock(database, file)\n    try:\n",
+        text="    _take_write_lock(database, file, max(_patience(each, file) for each in writers))\n    try:\n",
         wrong=(
             "    early = file.now_to_write(database)\n"
-            "    _take_write_lock(database, file)\n"
+            "    _take_write_lock(database, file, max(_patience(each, file) for each in writers))\n"
             "    file.__dict__['now_to_write'] = lambda _: file.__dict__.pop('now_to_write') and early\n"
             "    try:\n"
         ),
@@ -107,8 +107,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what is given back goes on in its generation (Service Bus)",
         file="backends/jobq_azure/service_bus/delivery.py",
-        text="            task = self.task.requeued()",
-        wrong="            task = self.task.released()",
+        text="            return self.task.requeued()",
+        wrong="            return self.task.released()",
         test="tests/sb/test_requeues.py::test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task",
     ),
     Mutant(
@@ -176,9 +176,9 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a letter of the service's making has the number of a message (Service Bus)",
-        file="backends/jobq_azure/service_bus/dead_letters.py",
-        text="(id_in(each), origin_of(each, REDRIVEN))",
-        wrong="(id_in(each), origin_of(each))",
+        file="backends/jobq_azure/service_bus/letter_walk.py",
+        text="(id_in(seen), origin_of(seen, REDRIVEN), batch_in(seen))",
+        wrong="(id_in(seen), origin_of(seen), batch_in(seen))",
         test="tests/sb/test_copy_names.py::test_s1_a_letter_of_the_services_making_is_no_other_lifes",
     ),
     Mutant(

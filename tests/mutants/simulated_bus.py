@@ -37,20 +37,20 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S1: a letter is deleted before its task is back",
         _LETTERS,
-        "                ours = await self._sent(ours, refused)\n",
-        "                await self._delete(ours)\n                ours = await self._sent(ours, refused)\n",
+        "                ours = await self._sent(to_send, refused)\n",
+        "                await self._delete(to_send)\n                ours = await self._sent(to_send, refused)\n",
     ),
     _found(
         "S1: what is redriven is named like the task",
         _FORMAT,
-        "    name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)\n",
-        "    name = task.id\n",
+        "else copy_name(original, task.epoch, task.generation, kind=REDRIVEN)\n",
+        "else task.id\n",
     ),
     _found(
         "S3: what is given back stays in its generation",
         _DELIVERY,
-        "task = self.task.requeued()",
-        "task = self.task.released()",
+        "return self.task.requeued()",
+        "return self.task.released()",
     ),
     _found("S3: a copy forgets how often it was delivered", _FORMAT, "{BEFORE: before, ", "{BEFORE: 0, "),
     _found(
@@ -82,8 +82,8 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "L2: what an abandoned poll brought is dropped",
         _RECEIVE,
-        "                if (locked := _brought(poll)) is None:\n                    continue\n",
-        "                if (locked := _brought(poll)) is None or most:\n                    continue\n",
+        "                if (locked := self._brought(poll)) is None:\n                    continue\n",
+        "                if (locked := self._brought(poll)) is None or most:\n                    continue\n",
     ),
     _found(
         "rule 5: what an abandoned poll brought is not renewed",
@@ -94,7 +94,7 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S5: a give-back only unlocks",
         _DELIVERY,
-        "                else:\n                    await self._put_back(task, delay, on_copied)\n",
+        "                else:\n                    await self._put_back(task, settlement.delay, on_copied)\n",
         "                else:\n"
         '                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
     ),
@@ -107,7 +107,7 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S8: a push has a name of its own each time",
         _FORMAT,
-        "message_id=task.id, at=task.not_before",
-        'message_id=__import__("uuid").uuid4().hex, at=task.not_before',
+        "message_id=_new_name() if ledger_of(task) else task.id, at=task.not_before",
+        "message_id=_new_name(), at=task.not_before",
     ),
 )
