@@ -101,6 +101,9 @@ def pushed(task: Task) -> Outgoing:
 def clone(original: "MessageFormat", task: Task, before: int, at: float | None, root: str = "") -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone.
 
+    Without the word of the ledger that keeps the task, each delivery has a name of its own: the original may be claimed
+    once more, and this be done with unrun, and then the broker would drop what replaces the original next.
+
     Args:
         original: what it replaces.
         task: as it goes on.
@@ -108,8 +111,10 @@ def clone(original: "MessageFormat", task: Task, before: int, at: float | None, 
         at: as of `Outgoing`.
         root: of the message, where a ledger keeps the task and does not know that it is replaced.
     """
-    name = copy_name(original, task.epoch, task.generation)
-    return _copy(original, task, before, at, name, {EPOCH: task.epoch, **({ROOT: root} if root else {})})
+    if not root:
+        return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation), {EPOCH: task.epoch})
+    name = copy_name(original, task.epoch, task.generation, before)
+    return _copy(original, task, before, at, name, {EPOCH: task.epoch, ROOT: root})
 
 
 def redriven(original: "MessageFormat", task: Task, before: int) -> Outgoing:
