@@ -170,6 +170,56 @@ async def test_an_original_that_was_claimed_again_is_not_replaced(site: BusSite)
     assert (await finished(queue)).counts["succeeded"] == 1
 
 
+@pytest.mark.parametrize("back", [AGAIN, Release()], ids=["requeued", "released"])
+async def test_what_was_put_off_in_vain_takes_no_name_from_what_is_put_back(
+    site: BusSite, back: Requeue | Release
+) -> None:
+    """It was put off without the ledger, came again, and its copy was done with unrun: the broker remembers that."""
+    queue, other = await site.ledgered(), await site.ledgered(behind=True)
+    (task,) = await pushed(queue)
+    (original,) = await _bus(queue).receive(1, LEASE, NOW)
+    site.proxies[0].strike(Strike.BREAK, "DELETE", count=math.inf)
+    with suppress(JobqError):
+        await original.settle(Release(timedelta(seconds=8)))
+    await site.proxies[0].heal()
+    (held,) = await other.receive(1, LEASE, timedelta(seconds=20))
+    async with asyncio.timeout(30):
+        while await site.total() != 1:
+            await held.renew(LEASE)
+            with suppress(AllPutBack):
+                assert await queue.receive(1, LEASE, SOON) == []
+    await held.settle(back)
+    assert await _once_there(queue, {task.id}) == [task.id]
+    await queue.batches.seal(NAME)
+    assert (await finished(queue)).counts["succeeded"] == 1
+
+
+async def test_of_two_that_replace_one_message_none_takes_the_place_of_the_other(site: BusSite) -> None:
+    """It was put off without the ledger, by half; and again while its copy ran; and so was then what replaced it."""
+    queue = await site.ledgered()
+    (task,) = await pushed(queue)
+    (original,) = await _bus(queue).receive(1, LEASE, NOW)
+    site.proxies[0].strike(Strike.BREAK, "DELETE", count=math.inf)
+    with suppress(JobqError):
+        await original.settle(Release())
+    await site.proxies[0].heal()
+    (held,) = await queue.receive(1, LEASE, NOW)
+    assert (held.id, held.task.generation) == (task.id, 1)
+    for generation in range(2):
+        async with asyncio.timeout(20):
+            while not (found := await _bus(queue).receive(1, LEASE, SOON)):
+                await held.renew(LEASE)
+        assert found[0].task.generation == generation
+        await found[0].settle(Release())
+    await held.renew(LEASE)
+    with suppress(AllPutBack):
+        assert await queue.receive(1, LEASE, timedelta(seconds=2)) == []
+    await held.settle(Complete(DONE))
+    await queue.batches.seal(NAME)
+    assert (await finished(queue)).counts["succeeded"] == 1
+    assert await site.total() == 0
+
+
 @pytest.mark.parametrize("do", ["redrive", "purge"])
 async def test_what_the_service_itself_gave_up_on_is_put_back_or_deleted(site: BusSite, do: str) -> None:
     """Its count of deliveries was used up; the ledger has not heard of that."""

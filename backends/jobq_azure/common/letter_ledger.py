@@ -1,5 +1,6 @@
 """What a queue's dead letters ask of a ledger, where tasks of batches are kept in one (`jobq_azure.ledger`)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
@@ -11,6 +12,7 @@ NEEDED: Final = (
     "is of a batch, which is kept in a table that this process does not use: set JOBQ_JOURNAL=tables for whoever pushes"
     " and works (on Service Bus tables://ACCOUNT)"
 )
+MOST_ROOTS: Final = 100  # that a message says; one of more says the first, and the last
 PUT_OFF: Final = timedelta(seconds=30)  # a task that cannot be had without the ledger, or whose ledger is away
 
 
@@ -21,12 +23,12 @@ class Buried:
     Attributes:
         step: the epoch and the generation that stand in it.
         origin: what no other message had; empty = it is not known, for the service has moved it by itself.
-        root: as of `KeptInLedger.message_root`; likewise.
+        roots: as of `KeptInLedger.message_roots`; likewise.
     """
 
     step: tuple[int, int]
     origin: str
-    root: str
+    roots: Sequence[str]
 
 
 class LetterLedger(Protocol):

@@ -9,7 +9,7 @@ put off without the ledger: what replaces it then says of which one (`root`), an
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -51,7 +51,7 @@ class HandedMessage:
         id: of its task.
         birth: of its life.
         origin: what no other message has.
-        root: of the message of which the ledger was told; its own where that was not replaced since.
+        roots: of the message; see `KeptInLedger.message_roots`.
         before: deliveries of the messages that it has replaced.
         fencing: the epoch and the generation that stand in it, and which delivery this is.
         lease_seconds: how long it was leased for.
@@ -61,7 +61,7 @@ class HandedMessage:
     id: str
     birth: int
     origin: str
-    root: str
+    roots: Sequence[str]
     before: int
     fencing: FencingNumber
     lease_seconds: float
@@ -165,7 +165,7 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         "State": RUNNING,
         "Fencing": rows.order(message.fencing),
         "Origin": message.origin,
-        "Root": message.root,
+        "Root": message.roots[0],
         "Born": str(message.birth),
         "Lease": float(message.lease_seconds),
         "At": time.time(),
@@ -213,7 +213,7 @@ def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     if entry is None:
         return Standing.UNKNOWN
     is_replaced = entry.is_replacing(message.origin)
-    if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.root, message.before):
+    if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
         return Standing.SUPERFLUOUS
     if entry.state == ENDED:
         return Standing.DEAD if entry.then == DEAD else Standing.SUPERFLUOUS

@@ -18,7 +18,7 @@ run twice.
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from typing import Any, Final
 from jobq.fencing import FencingNumber
 from jobq.settlement import Requeue
 from jobq.task import Counters, Task
+from jobq_azure.common.letter_ledger import MOST_ROOTS
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row
 from jobq_azure.table_journal.entities import IdOfLife
@@ -152,7 +153,7 @@ class LedgerEntry:
 
     @property
     def root(self) -> str:
-        """Of the message that was claimed last; see `KeptInLedger.message_root`."""
+        """The first of those of the message that was claimed last; see `KeptInLedger.message_roots`."""
         return str(self.row.get("Root") or self.origin)
 
     @property
@@ -164,19 +165,20 @@ class LedgerEntry:
         """Return whether it was put back by a message in place of this one, and nobody has claimed that since."""
         return self.row.get("From") == origin and not self.origin and self.fencing.delivery == 0
 
-    def is_claimed_as(self, origin: str, step: tuple[int, int], root: str, before: float = math.inf) -> bool:
+    def is_claimed_as(self, origin: str, step: tuple[int, int], roots: Sequence[str], before: float = math.inf) -> bool:
         """Return whether this is the message that was claimed, or one that may be; see `KeptInLedger`.
 
         Args:
             origin: of the message.
             step: the epoch and the generation that stand in it.
-            root: of the message.
+            roots: of the message: what was claimed is among them, where this one replaces it, and none beside it.
             before: deliveries before it: who has claimed the former message since is not replaced by it.
         """
         known = self.fencing[:2]
         if step < known or self.origin in ("", origin):
             return step >= known
-        return step > known and root == self.root and self.fencing.delivery <= before
+        is_behind = self.origin in roots or len(roots) >= MOST_ROOTS
+        return step > known and is_behind and self.root in roots[:1] and self.fencing.delivery <= before
 
     def requeue(self, deliveries: int) -> Requeue:
         """Return how the message that `is_replacing` names was put back.

@@ -1,5 +1,6 @@
 """What a ledger asks of the queue beside which it is kept, and of that queue's deliveries."""
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -24,10 +25,10 @@ class KeptInLedger(Protocol):
         ...
 
     @property
-    def message_root(self) -> str:
-        """The origin of the message of which the ledger was told: it was replaced since, while no ledger could be had.
+    def message_roots(self) -> Sequence[str]:
+        """The origins of the messages that it has replaced while no ledger could be had, in their order.
 
-        Its own where it was not.
+        The first is the one of which the ledger was told. Its own where there are none; `MOST_ROOTS` of more.
         """
         ...
 

@@ -208,7 +208,7 @@ class LedgerQueue(JournaledQueue):
                 id=inner.id,
                 birth=rows.birth(kept.message_created),
                 origin=kept.message_origin,
-                root=kept.message_root,
+                roots=kept.message_roots,
                 before=kept.message_before,
                 fencing=kept.message_fencing,
                 lease_seconds=seconds,

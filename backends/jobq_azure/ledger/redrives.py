@@ -146,9 +146,9 @@ def _is_letter(entry: LedgerEntry, buried: Buried | None) -> bool:
         return (
             entry.waits_unclaimed
             or buried.step == entry.fencing[:2]
-            or entry.is_claimed_as("", buried.step, buried.root)
+            or entry.is_claimed_as("", buried.step, buried.roots)
         )
-    return entry.is_replacing(buried.origin) or entry.is_claimed_as(buried.origin, buried.step, buried.root)
+    return entry.is_replacing(buried.origin) or entry.is_claimed_as(buried.origin, buried.step, buried.roots)
 
 
 def _next_round(head: Head) -> dict[str, object] | None:

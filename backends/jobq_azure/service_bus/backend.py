@@ -26,7 +26,7 @@ from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
 from jobq_azure.service_bus.kept_letters import KeptLetters
 from jobq_azure.service_bus.lock_length import LockLength
-from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, root_of
+from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, roots_of
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
@@ -224,7 +224,7 @@ class ServiceBusBackend:
         """Return whose messages a clear has left, and whose place they have taken, by their sequence numbers."""
 
         def whose(seen: "Seen") -> tuple[str, str, str]:
-            return str(seen.number), root_of(seen), replaced_by(seen)
+            return str(seen.number), roots_of(seen)[0], replaced_by(seen)
 
         return frozenset(itertools.chain(*await certain(self._amqp().survey(whose, dead=False)))) - {""}
 

@@ -31,7 +31,7 @@ from jobq_azure.service_bus.message_format import (
     cut,
     id_in,
     origin_of,
-    root_of,
+    roots_of,
     step_in,
     task_in,
 )
@@ -105,9 +105,9 @@ class ServiceBusDelivery(BaseDelivery):
         return str(self._locked.number)
 
     @property
-    def message_root(self) -> str:
-        """The number of the message that this one has replaced, perhaps with others between, without the ledger."""
-        return root_of(self._locked)
+    def message_roots(self) -> list[str]:
+        """The numbers of the messages that this one has replaced without the ledger; its own where there are none."""
+        return roots_of(self._locked)
 
     @property
     def message_before(self) -> int:
@@ -185,8 +185,8 @@ class ServiceBusDelivery(BaseDelivery):
         async def put_back() -> None:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            root = self.message_root if ledger_of(task) and not self.is_recorded else ""
-            await self._replace(clone(self._locked, task, self.deliveries, at, root), on_copied)
+            is_told = self.is_recorded or not ledger_of(task)
+            await self._replace(clone(self._locked, task, self.deliveries, at, is_told=is_told), on_copied)
 
         await self._settle("requeue", put_back)
 
@@ -200,7 +200,7 @@ class ServiceBusDelivery(BaseDelivery):
             EPOCH: self.fencing.epoch,
         }
         if self.message_ledger:
-            properties |= {NUMBER: self.message_origin, ROOT: self.message_root}
+            properties |= {NUMBER: self.message_origin, ROOT: " ".join(self.message_roots)}
         await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
 
     async def bury_unfenced(self, reason: str, description: str) -> None:  # noqa: ARG002 - the ledger knows both
@@ -209,7 +209,7 @@ class ServiceBusDelivery(BaseDelivery):
         Nobody can write a dead letter here but by moving a message, and whoever receives the clone does so. Whoever has
         the message may move that, too: both are of one task, and are one for readers.
         """
-        lost = clone(self._locked, self.task.requeued(), self.deliveries, None, self.message_root)
+        lost = clone(self._locked, self.task.requeued(), self.deliveries, None, is_told=False)
 
         async def send() -> None:
             await self._wire.send(lost)

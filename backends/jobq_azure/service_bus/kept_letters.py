@@ -81,4 +81,4 @@ def _epoch_of_redriven(seen: "Seen") -> int:
 
 
 def _buried(seen: "Seen") -> Buried:
-    return Buried(step_in(seen.body), seen.text(NUMBER), seen.text(ROOT))
+    return Buried(step_in(seen.body), seen.text(NUMBER), seen.text(ROOT).split())

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from jobq.errors import MalformedTask
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task, new_id
-from jobq_azure.common.letter_ledger import ledger_in, ledger_of
+from jobq_azure.common.letter_ledger import MOST_ROOTS, ledger_in, ledger_of
 from jobq_azure.service_bus.rest_client import Outgoing
 
 # Properties: lower case, since over REST they are headers.
@@ -18,7 +18,7 @@ BEFORE: Final = "jobq-before"  # deliveries of this task in messages before this
 ID: Final = "jobq-id"  # of a message that is no task, and was put back under a name of its own
 ORIGIN: Final = "jobq-origin"  # sequence number of the message as which the task was pushed
 EPOCH: Final = "jobq-epoch"  # of the task; a message without it begins one
-ROOT: Final = "jobq-root"  # of a task that a ledger keeps: the message that this one has replaced without its word
+ROOT: Final = "jobq-root"  # of a task that a ledger keeps: the messages that this one has replaced without its word
 NUMBER: Final = "jobq-number"  # of a dead letter: the sequence number of the message that it was
 DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
 DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
@@ -98,18 +98,25 @@ def pushed(task: Task) -> Outgoing:
     return Outgoing(body=task.encode(), message_id=_new_name() if ledger_of(task) else task.id, at=task.not_before)
 
 
-def clone(original: "MessageFormat", task: Task, before: int, at: float | None, root: str = "") -> Outgoing:
+def clone(original: "MessageFormat", task: Task, before: int, at: float | None, *, is_told: bool = True) -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone.
+
+    Without the word of the ledger that keeps the task, each delivery has a name of its own: the original may be claimed
+    once more, and this be done with unrun, and then the broker would drop what replaces the original next.
 
     Args:
         original: what it replaces.
         task: as it goes on.
         before: deliveries so far.
         at: as of `Outgoing`.
-        root: of the message, where a ledger keeps the task and does not know that it is replaced.
+        is_told: whether the ledger that keeps the task, if any does, knows that it is replaced.
     """
-    name = copy_name(original, task.epoch, task.generation)
-    return _copy(original, task, before, at, name, {EPOCH: task.epoch, **({ROOT: root} if root else {})})
+    if is_told:
+        return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation), {EPOCH: task.epoch})
+    name = copy_name(original, task.epoch, task.generation, before)
+    *others, last = [*original.text(ROOT).split(), str(original.number)]
+    roots = [*others[:1], *others[1:][2 - MOST_ROOTS :], last]
+    return _copy(original, task, before, at, name, {EPOCH: task.epoch, ROOT: " ".join(roots)})
 
 
 def redriven(original: "MessageFormat", task: Task, before: int) -> Outgoing:
@@ -134,9 +141,9 @@ def step_in(body: bytes) -> tuple[int, int]:
     return task.epoch, task.generation
 
 
-def root_of(held: "MessageFormat") -> str:
-    """Return the sequence number of the message that a ledger knows, where this one replaces it; else its own."""
-    return held.text(ROOT) or str(held.number)
+def roots_of(held: "MessageFormat") -> list[str]:
+    """Return the sequence numbers of the messages that this one replaces without a ledger's word; else its own."""
+    return held.text(ROOT).split() or [str(held.number)]
 
 
 def _copy(

@@ -82,9 +82,9 @@ class StorageDelivery(BaseDelivery):
         return self._envelope.content.beside.origin or self._message_id
 
     @property
-    def message_root(self) -> str:
+    def message_roots(self) -> tuple[str]:
         """The same: no other message replaces it."""
-        return self.message_origin
+        return (self.message_origin,)
 
     @property
     def message_before(self) -> int:
