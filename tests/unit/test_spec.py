@@ -176,5 +176,5 @@ def test_what_names_no_place_is_refused(text: str) -> None:
 
 
 def test_what_cannot_be_looked_at_as_a_whole_says_what_can() -> None:
-    with pytest.raises(ConfigurationError, match="embedded, SQLite and PostgreSQL queues can"):
-        resolve_views("account/myqueue", Settings())
+    with pytest.raises(ConfigurationError, match="embedded, SQLite, PostgreSQL and Azure Storage queues can"):
+        resolve_views("sb://namespace/myqueue", Settings())
