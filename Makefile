@@ -138,7 +138,7 @@ types: $(STAMP) ## types only
 	@$(BIN)/mypy
 
 site: $(STAMP) ## build the documentation site into build/site; a warning or a broken link inside is an error
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs build/site
 
 docs: $(STAMP) ## write what is made from the code: docs/configuration.md
 	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md

@@ -1,4 +1,4 @@
-"""Pages of the site that are made from the code when it is built, and links that lead out of it."""
+"""Pages of the site that are made from the code when it is built, and links that would lead out of it."""
 
 import inspect
 import re
@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 DOCS: Final = Path(__file__).parent
 _MADE: Final = DOCS / "reference"
-_SOURCE: Final = "https://github.com/jobq/jobq/blob/main/"
-_LINK: Final = re.compile(r"\]\(((?:\.\./)+)([^)]+)\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+)[^)]*\)")
 
 
 def setup(_app: "Sphinx") -> dict[str, Any]:
@@ -28,15 +27,14 @@ def write_pages(_app: "Sphinx") -> None:
 
 
 def outside_links(_app: "Sphinx", docname: str, source: list[str]) -> None:
-    """Let links to files of the project that are no pages lead to where they are kept."""
+    """Name files of the project that are no pages by their path in the source, where links to them would end."""
     page = DOCS / f"{docname}.md"
 
     def target(match: re.Match[str]) -> str:
-        path, hash_, anchor = match[2].partition("#")
-        found = (page.parent / match[1] / path).resolve()
+        found = (page.parent / match[2] / match[3]).resolve()
         if found.is_relative_to(DOCS):
             return match[0]
-        return f"]({_SOURCE}{found.relative_to(DOCS.parent)}{hash_}{anchor})"
+        return f"{match[1]} (`{found.relative_to(DOCS.parent)}` in the source)"
 
     source[0] = _LINK.sub(target, source[0])
 

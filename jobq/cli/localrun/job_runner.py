@@ -34,9 +34,9 @@ class JobRunner:
 
     async def start(self, task: Task, delivery: Delivery, *, deadline: Deadline, keeper: LeaseKeeper) -> Running:
         """Start a job in the first slot that is free; raises StartFailed."""
-        slot = heapq.heappop(self._free) if self._free else next(self._next)
         if self._results is not None:
             self._results.begin(task.id, folder_of(self._number_of(task.id), task.id))
+        slot = heapq.heappop(self._free) if self._free else next(self._next)
         try:
             running = await self._runner.start(_in_slot(task, slot), delivery, deadline=deadline, keeper=keeper)
         except BaseException:
