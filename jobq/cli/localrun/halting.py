@@ -33,7 +33,7 @@ class Halt:
         if match is None or int(match[3]) < 1:
             raise ValueError(f"{text!r} is none of: {FORMS}")
         when, why = match[1], match[2]
-        return cls(when, why, int(match[3]), bool(match[4]))  # type: ignore[arg-type]
+        return cls(when, why, int(match[3]), bool(match[4]))  # type: ignore[arg-type]  # the pattern has no others
 
     def is_reached(self, done: int, failed: int, total: int | None) -> bool:
         """Return whether it holds.

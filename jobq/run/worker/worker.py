@@ -138,9 +138,8 @@ class Worker:
                 self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
             heard = stack.enter_context(heard_by(self._stopping))
-            if (
-                self._own_runner is None and self._own_sinks is None
-            ):  # left before the signals are: a stop is heard while logs are sent
+            if self._own_runner is None and self._own_sinks is None:
+                # Left before the signals are: a stop is heard while logs are sent.
                 self._sinks = await stack.enter_async_context(
                     sinks_of(self._backend.name, self._settings, self._patience_for_logs)
                 )
