@@ -140,8 +140,10 @@ types: $(STAMP) ## types only
 site: $(STAMP) ## build the documentation site into build/site; a warning or a broken link inside is an error
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs build/site
 
-docs: $(STAMP) ## write what is made from the code: docs/configuration.md
+docs: $(STAMP) ## write what is made from the code: docs/configuration.md, and the manual page docs/jobq.1
 	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b man -d build/man/trees docs build/man
+	@mv build/man/jobq.1 docs/jobq.1
 
 lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; then the licences
 	@$(BIN)/uv lock --quiet --upgrade --default-index https://pypi.org/simple
