@@ -119,9 +119,10 @@ demo: $(BASE_STAMP) ## push real commands, run them, and kill a worker on the wa
 test: $(STAMP) $(SERVICES) ## run the tests
 	@$(BIN)/python -m tests
 
-check: $(STAMP) ## format, lint, types, tests: what CI runs
+check: $(STAMP) ## format, lint, spelling, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs jobq backends deploy
 	@$(MAKE) --no-print-directory --jobs 3 types test
 
 versions: ## run the quick part of the tests on each Python that this machine has
