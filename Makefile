@@ -122,7 +122,7 @@ test: $(STAMP) $(SERVICES) ## run the tests
 check: $(STAMP) ## format, lint, spelling, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs jobq backends deploy
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs examples jobq backends deploy
 	@$(MAKE) --no-print-directory --jobs 3 types test
 
 versions: ## run the quick part of the tests on each Python that this machine has
