@@ -24,7 +24,7 @@ from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, task
 
 _STEP = 1000  # instructions of SQLite's machine
 _ROWS = 4000
-# One transaction may cost what ROWS_AT_ONCE rows cost: 18,000 to 104,000 instructions. The statements of before took
+# One transaction may cost what ROWS_AT_ONCE rows cost: 16,000 to 141,000 instructions. The statements of before took
 # 250,000 to 600,000 for these rows, and so on with more.
 _MOST_STEPS = 150
 _MOST_SECONDS = 0.1
