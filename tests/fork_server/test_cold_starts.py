@@ -69,6 +69,7 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "healthcheck": ("healthcheck", 3),
     "hwdetect": ("hwdetect", 0),
     "config": ("config", 0),
+    "help": ("help lock-lost", 0),
 }
 _ANY: Final = re.compile(r"[0-9a-zA-Z_-]*\d[\w.:-]*")  # what is another each time: ids, times, ports, tokens
 
