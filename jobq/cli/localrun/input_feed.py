@@ -9,7 +9,8 @@ from hashlib import blake2b
 from typing import Any, Final, NoReturn, Protocol
 
 from jobq.backend import Backend
-from jobq.errors import DuplicateTask, JobqError
+from jobq.errors import DuplicateTask, JobqError, MalformedTask
+from jobq.resources.request import described
 from jobq.submit.grid import INDEX
 from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_chunks import NumberedTask, line_chunks
@@ -91,7 +92,13 @@ class LineInput:
         """What came together is queued together, and nobody waits for company."""
 
         def task_of(number: int, line: bytes) -> Task | None:
-            return template.task_of_line(line, id_for(number, line))
+            task = template.task_of_line(line, id_for(number, line))
+            if task is not None and (task.resources or task.needs):
+                what = described(task.resources, task.needs)
+                raise MalformedTask(
+                    f"asks for {what}, and a run offers slots alone: push it, to a worker that offers it"
+                )
+            return task
 
         return line_chunks(self._source, task_of, self._refuse, linger_seconds=0)
 
