@@ -218,6 +218,7 @@ def _environment() -> Environment:
         "moment": text.moment,
         "coarse": text.coarse,
         "duration": text.duration,
+        "deed": text.deed,
         "size": sizes.show,
         "sign": lambda state: text.SIGNS[TaskState(state)],
     }

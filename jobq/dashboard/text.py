@@ -29,6 +29,11 @@ def visible(value: object, most: int = MOST_IN_LISTS) -> str:
     return visible_line(text[:most]) + ("…" if len(text) > most else "")
 
 
+def deed(did: str) -> str:
+    """Return what was done, as the button that does it is called."""
+    return did.replace("hasten", "run now")
+
+
 def block(text: str) -> str:
     """Return foreign text of several lines, each of which is visible."""
     return "\n".join(visible_line(line) for line in text.split("\n"))
