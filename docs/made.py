@@ -78,8 +78,9 @@ def errors() -> str:
     lines = [
         "# Errors and exit codes",
         "",
-        "*Made from the code.* A command that ends by one of these prints it in one line on standard error, or as an",
-        "object with `--json`, and ends with its code. 0 = done; 1 = a task failed, or work is left; 2 = a usage",
+        "*Made from the code.* A command that ends by one of these prints it in one line on standard error, and the",
+        "`jobq help` that says more, or an object with `--json`; it ends with its code. 0 = done; 1 = a task failed,",
+        "or work is left; 2 = a usage",
         "error; 130 and 143 = interrupted.",
         "",
         "| error | exit code | what it means |",

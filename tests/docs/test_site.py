@@ -27,6 +27,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+def test_the_manual_page_is_what_the_commands_say(site: Path) -> None:
+    made = site.parent / "man"
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "-b",
+        "man",
+        "-d",
+        site.parent / "trees",
+        ROOT / "docs",
+        made,
+    ]
+    subprocess.run(command, check=True)
+    assert (ROOT / "docs/jobq.1").read_text() == (made / "jobq.1").read_text(), "`make docs` makes it anew"
+
+
 def test_each_page_is_reached_from_the_first(site: Path) -> None:
     first = (site / "index.html").read_text()
     pages = {page.relative_to(site) for page in site.rglob("*.html")} - {

@@ -1,5 +1,6 @@
 """What receives have put off or leased for nobody, and when it comes: a worker waits (`jobq.backend.PutsOff`)."""
 
+from jobq.backend import UNKNOWN_ID
 from jobq.clock import SystemClock
 
 
@@ -14,7 +15,8 @@ class PutOffTimes:
         """Note that a task comes again after so long; what has come is forgotten, should nobody ask."""
         now = self._clock.boottime()
         self._until = {known: until for known, until in self._until.items() if until > now}
-        self._until[task_id] = now + seconds
+        former = self._until.get(task_id, 0.0) if task_id == UNKNOWN_ID else 0.0  # which is of any number of tasks
+        self._until[task_id] = max(former, now + seconds)
 
     def take(self) -> dict[str, float]:
         """Return what was noted since the last call: seconds until it comes, by id."""

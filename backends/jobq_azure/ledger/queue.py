@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
-from jobq.errors import JobqError, PushUnknown, QueueNotFound
+from jobq.errors import BackendUnavailable, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.letter_ledger import ledger_of
@@ -226,32 +226,27 @@ class LedgerQueue(JournaledQueue):
         return None
 
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
-        """See to a delivery that is not to be run; it comes again where that fails."""
+        """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""
         name = batch_of_book(book)
-        unknown = _NOT_THERE.format(name or book[1:])
+        instead, told = _instead(inner, standing, entry, name or book[1:])
+        back_in = instead.delay.total_seconds() if isinstance(instead, Requeue) else 0.0
         try:
-            if standing is Standing.SUPERFLUOUS:
-                await inner.settle(Complete())
-                _log.info("%s: a message of task %s was left over, and is done with", self.name, inner.id)
-            elif standing is Standing.REPEAT and entry is not None:
-                kept = _kept(inner)
-                kept.is_recorded = True
-                await inner.settle(entry.requeue(inner.deliveries))
-                _log.info("%s: task %s is put back, as was begun before", self.name, inner.id)
-            elif standing is Standing.DEAD and entry is not None:
-                await inner.settle(MoveToDeadLetters(entry.reason, entry.description))
-                _log.info("%s: task %s is dead, and is among the dead letters now", self.name, inner.id)
-            elif standing is Standing.UNKNOWN:
-                await inner.settle(MoveToDeadLetters("unknown", unknown))
-                _log.warning("%s: task %s is a dead letter: %s", self.name, inner.id, unknown)
+            if instead is not None:
+                await inner.settle(instead)
+                level = logging.WARNING if standing is Standing.UNKNOWN else logging.INFO
+                _log.log(level, "%s: %s", self.name, told)
         except JobqError as error:
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
+            if isinstance(error, BackendUnavailable | SettlementUnknown):
+                back_in = max(back_in, self._longest_lease(inner))
         else:
             self._turned += standing is not Standing.STALE
             if entry is not None:  # whoever has ended it may have died before the journal heard of it
                 self._notes.ended(entry, book)
             if standing is Standing.SUPERFLUOUS and name is not None:
                 self._finishing.has_ended(name)  # likewise before it looked
+        if back_in and standing is not Standing.SUPERFLUOUS:
+            self._put_off_times.add(inner.id, back_in)
 
     def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
         hold = self._holds.get(inner)
@@ -286,6 +281,24 @@ class LedgerQueue(JournaledQueue):
 
 class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
     """The same of a queue that keeps named leases, and can be paused."""
+
+
+def _instead(
+    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str
+) -> tuple[Settlement | None, str]:
+    """Return how a delivery that is not to be run is settled, and what is told of it; None = it is left alone."""
+    if standing is Standing.SUPERFLUOUS:
+        return Complete(), f"a message of task {inner.id} was left over, and is done with"
+    if standing is Standing.REPEAT and entry is not None:
+        _kept(inner).is_recorded = True
+        return entry.requeue(inner.deliveries), f"task {inner.id} is put back, as was begun before"
+    if standing is Standing.DEAD and entry is not None:
+        dead = MoveToDeadLetters(entry.reason, entry.description)
+        return dead, f"task {inner.id} is dead, and is among the dead letters now"
+    if standing is Standing.UNKNOWN:
+        unknown = _NOT_THERE.format(whose)
+        return MoveToDeadLetters("unknown", unknown), f"task {inner.id} is a dead letter: {unknown}"
+    return None, ""
 
 
 def _kept(inner: Delivery) -> KeptInLedger:

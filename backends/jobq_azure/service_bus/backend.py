@@ -113,7 +113,9 @@ class ServiceBusBackend:
         most_bytes = min((known and known.max_message_bytes) or STANDARD_BYTES, _REST_BYTES) - HEADROOM_BYTES
         return Capabilities(
             finds_at_once=False,
-            default_lease=self._options.lock if known is None else min(known.lock, LONGEST_LOCK),
+            default_lease=max(
+                self._options.lock if known is None else min(known.lock, LONGEST_LOCK), self._length.heard
+            ),
             max_lease=LONGEST_LOCK,
             chooses_lease=False,
             max_message_bytes=most_bytes,

@@ -34,6 +34,11 @@ class LockLength:
         self._due = now() + _LOOK_SECONDS
         self._may_look = True
 
+    @property
+    def heard(self) -> timedelta:
+        """How long a lock lasts at the most, by what was heard last; zero = nothing was."""
+        return timedelta(0) if self._known is None else timedelta(seconds=self._known + GRAIN_SECONDS)
+
     def hear(self, seconds: float) -> None:
         """Take what an answer of the service says: how long a lock surely lasts."""
         self._known = seconds

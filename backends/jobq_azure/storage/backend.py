@@ -226,9 +226,7 @@ class StorageQueueBackend:
             elif isinstance(error, ServiceFailed):
                 self._polling.failed(count)
             # Up to 32 messages may be hidden for a lease; they come again, one delivery older.
-            # One that answers so may do it for one message, again and again: nobody is to wait for that.
-            has_answered = isinstance(error, Unreadable | ServiceFailed)
-            raise (BackendUnavailable if has_answered else AnswerLost)(str(error)) from None
+            raise AnswerLost(str(error)) from None
         return deliveries
 
     async def _granted(self, count: int, seconds: int) -> "list[StorageDelivery | None]":
@@ -249,7 +247,7 @@ class StorageQueueBackend:
                 hidden = min(_UNREADABLE_SECONDS * message.deliveries, _UNREADABLE_AT_MOST_SECONDS)
                 is_back = await put_off(unread, hidden)
                 if isinstance(error, BackendUnavailable):
-                    self._put_off_times.add(unread.id, hidden if is_back else seconds)
+                    self._put_off_times.add(unread.id, hidden if is_back else max(hidden, seconds))
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not self._keeps_ledger and delivery.message_ledger:

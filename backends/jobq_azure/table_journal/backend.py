@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 
-from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, PutsOff, QueueStats
+from jobq.backend import UNKNOWN_ID, Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, PutsOff, QueueStats
 from jobq.batch_ids import key_of
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
@@ -189,8 +189,10 @@ class JournaledQueue:
             await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
             own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
-            back = [asyncio.ensure_future(self._given_back(each, since)) for each in own]
-            await asyncio.wait(back, timeout=_LEAVE_SECONDS)
+            back = [asyncio.ensure_future(self._given_back(each)) for each in own]
+            _, pending = await asyncio.wait(back, timeout=_LEAVE_SECONDS) if back else ((), ())
+            if pending or seen_to:  # the next look must not find an empty queue meanwhile
+                self._put_off_times.add(UNKNOWN_ID, max(map(self._longest_lease, granted)))
             raise
         return deliveries or None
 
@@ -245,23 +247,25 @@ class JournaledQueue:
             self._put_off_times.add(inner.id, _PUT_OFF.total_seconds())
 
     async def _put_off(self, inner: Delivery, since: float, *, is_passing: bool) -> None:
+        hidden = _PUT_OFF.total_seconds()  # from when that was done; also where its answer was lost
         try:
             await give_back(self._delivery(inner, since, None), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
-            if is_passing:
-                self._put_off_until_its_end(inner, since)
+            hidden = max(hidden, self._longest_lease(inner))
+        if is_passing:
+            self._put_off_times.add(inner.id, hidden)
 
-    async def _given_back(self, delivery: Delivery, since: float) -> None:
+    async def _given_back(self, delivery: Delivery) -> None:
         try:
             await give_back(delivery)
         except JobqError as error:
             _log.debug("task %s comes when its lease is over: %s", delivery.id, error)
-            self._put_off_until_its_end(delivery, since)
+            self._put_off_times.add(delivery.id, self._longest_lease(delivery))
 
-    def _put_off_until_its_end(self, delivery: Delivery, since: float) -> None:
-        lease = self.capabilities.longest_lease(delivery.lease)
-        self._put_off_times.add(delivery.id, since + lease.total_seconds() - _CLOCK.boottime())
+    def _longest_lease(self, delivery: Delivery) -> float:
+        """Return the seconds for which it may be leased still: it was granted or renewed just now, perhaps."""
+        return self.capabilities.longest_lease(delivery.lease).total_seconds()
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""

@@ -15,7 +15,7 @@ from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 
-# The names are the public ones of the log (docs/deployment.md); the journal has words of its own.
+# The names are the public ones of the log (docs/observing.md); the journal has words of its own.
 _EVENT_OF: Final = {
     OutcomeKind.SUCCEEDED: "task.succeeded",
     OutcomeKind.FAILED: "task.failed",

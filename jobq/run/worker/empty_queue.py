@@ -15,6 +15,7 @@ from jobq.run.worker.receive import Receiving
 _LONG_WAIT: Final = timedelta(seconds=20)  # one receive; a push ends it early
 _LATE: Final = 1.0  # seconds by which a service may be late with what it is to show again
 _LOOK_AGAIN: Final = timedelta(seconds=5)  # while a lease of another worker is waited for: it may be renewed
+_DOUBTS: Final = 2  # leases after a doubt within which another one counts
 _PAUSED_SECONDS: Final = 600.0  # for which a worker stays at a paused queue that has been told no time
 
 
@@ -47,6 +48,7 @@ class EmptyQueue:
         self._last_end = 0.0  # boottime in seconds at which the last attempt was settled
         self._since: float | None = None  # boottime in seconds of the look that found the queue empty
         self._doubted_since: float | None = None  # boottime in seconds of the first doubt since something came
+        self._has_looked = False  # whether there was an answer since
         self._left_by_others: set[str] = set()  # those among the expected ones that another worker had
         self._mark: Pause | None = None
         self._paused_since: float | None = None  # boottime in seconds of the look that found it paused
@@ -63,18 +65,21 @@ class EmptyQueue:
 
     def expect(self, task_id: str, seconds: float) -> None:
         """Note that a task comes again after so long; a service may count in whole seconds, rounded up."""
-        self._due[task_id] = self._clock.boottime() + (math.ceil(seconds) + _LATE if seconds > 0 else 0.0)
+        due = self._clock.boottime() + (math.ceil(seconds) + _LATE if seconds > 0 else 0.0)
+        former = self._due.get(task_id, 0.0) if task_id == UNKNOWN_ID else 0.0  # which is of any number of tasks
+        self._due[task_id] = max(former, due)
 
     def doubt(self, seconds: float) -> None:
         """Note that a receive without an answer may have leased tasks for so long, which nobody has.
 
-        Where they are lost again and again and nothing comes, no such wait begins later than a lease after the first;
-        it is over with a look behind it that finds nothing.
+        Where they are lost again and again and nothing comes, no such wait begins later than two leases after the
+        first, which are enough for what was hidden by it to come and be lost once more; answers that are lost without
+        one in between are one doubt. It is over with a look behind it that finds nothing.
         """
         now = self._clock.boottime()
-        if self._doubted_since is None:
-            self._doubted_since = now
-        if now <= self._doubted_since + seconds:
+        if self._doubted_since is None or not self._has_looked:
+            self._doubted_since, self._has_looked = now, False
+        if now <= self._doubted_since + _DOUBTS * seconds:
             self.expect(UNKNOWN_ID, seconds)
 
     def came(self, task_id: str) -> None:
@@ -102,6 +107,7 @@ class EmptyQueue:
         An empty answer speaks of the moment it was asked for, not of what ended or fell due while it was on its way.
         """
         now = self._clock.boottime()
+        self._has_looked = True
         # What was due by then and has not come, somebody else has.
         self._due = {task_id: due for task_id, due in self._due.items() if due > looked_at}
         if UNKNOWN_ID not in self._due:

@@ -148,6 +148,8 @@ class Receiving:
             if not receiving.done():
                 receiving.cancel()
                 await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
+                if not receiving.done():  # it may have leased tasks, and not given them back yet
+                    self._on_lost(self._backend.capabilities.longest_lease(lease).total_seconds())
             if futures[1].done() and not (receiving.done() and not receiving.cancelled()):
                 raise AnswerLost(f"no answer to a receive within {limit:.3g} s")
             return None if not receiving.done() or receiving.cancelled() else receiving.result()

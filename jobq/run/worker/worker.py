@@ -398,8 +398,10 @@ class Worker:
         else:
             self._tally.count(report)
             self._on_report(delivery, report)
-            if isinstance(report.verdict, Requeue | Release) and report.settled is Settled.YES:
-                back_in = report.verdict.delay.total_seconds()
+            if isinstance(report.verdict, Requeue | Release):
+                delay = report.verdict.delay.total_seconds()
+                # What was lost may have been the answer, and the task is hidden for its delay all the same.
+                back_in = {Settled.YES: delay, Settled.UNKNOWN: max(back_in, delay)}.get(report.settled, back_in)
             if self._tally.is_misplaced:
                 self._stopping.drain(  # what runs is allowed, and is not to pay for what waits
                     f"{MOST_REFUSED} different tasks in a row were none that it may run (task.not_allowed says why of"

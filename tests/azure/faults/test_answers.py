@@ -13,6 +13,7 @@ from azure.core.exceptions import ClientAuthenticationError
 
 from jobq.errors import (
     AccessDenied,
+    AnswerLost,
     BackendUnavailable,
     JobqError,
     LockLost,
@@ -214,7 +215,7 @@ async def test_one_failure_of_the_service_slows_no_worker_for_long(stage: Stage)
     stage.proxy.strike(Strike.TIME_OUT, "GET")
     for asked, found in ((3, None), (3, 1), (3, 1), (3, 1), (32, 32)):
         if found is None:
-            with pytest.raises(BackendUnavailable, match="500 OperationTimedOut"):
+            with pytest.raises(AnswerLost, match="500 OperationTimedOut"):  # so a worker stays: it may have leased some
                 await stage.backend.receive(asked, LEASE, NOW)
         else:
             assert len(await stage.backend.receive(asked, LEASE, NOW)) == found
