@@ -85,7 +85,11 @@ async def _leases(call: RequestCall, views: Views, body: view_schemas.LeasesLook
 
 
 async def _dead_groups(call: RequestCall, views: Views, body: view_schemas.GroupsLook) -> Any:
-    return fields_of(await views.dead_groups(call.queue, body.grouping, body.limit, budget=_budget(body)))
+    return fields_of(
+        await views.dead_groups(
+            call.queue, body.grouping, body.limit, max_age_seconds=body.max_age_seconds, budget=_budget(body)
+        )
+    )
 
 
 async def _notes(call: RequestCall, views: Views, body: view_schemas.NotesLook) -> Any:

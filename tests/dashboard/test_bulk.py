@@ -42,6 +42,13 @@ def test_a_group_of_dead_letters_is_put_back_from_its_row(dashboard: Dashboard, 
     page.get_by_role("button", name="Put 8 tasks back, with fresh budgets").click()
     expect(page.get_by_role("row").filter(has_text=queue)).to_contain_text("done", timeout=60_000)
     assert counts(dashboard, queue) == {"ready exit 137": 8, "dead exit 3": 3}
+    page = opened(f"/ui/q/{queue}", "view")
+    page.get_by_role("link", name="Those of the last hour").click()
+    expect(page.get_by_label("Died within")).to_have_value("1h")
+    expect(page.locator("caption")).to_contain_text("of the last 1h")
+    page.get_by_role("link", name="3", exact=True).click()
+    expect(page.get_by_label("Older than")).to_have_value("<1h")
+    expect(page.locator("main")).to_contain_text("3 match")
     page = opened(f"/ui/q/{queue}/dead?by=host", "view", "operate")  # nobody knows where: no filter says that
     expect(page.get_by_role("row")).to_have_count(2)
     expect(page.get_by_role("button", name="Retry all")).to_have_count(0)
