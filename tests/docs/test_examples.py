@@ -16,6 +16,7 @@ PROMISED: Final = {
     "sweep": r"12: 9 succeeded, 3 dead(?s:.*)diverged with lr(?s:.*)\nfits\.00,succeeded",
     "training": r"\ntraining\.0,succeeded,succeeded,0,,2,.*,0\.1216\n",
     "etl": r"orders of all pages: 50005000\n",
+    "gpu": r"(?s)(?=.*had card 0 to itself)(?=.*had card 1 to itself).*\n +0 +0 +0 +0\n$",
     "nightly": r"^[abc] backs up, with token 1\n$",
 }
 

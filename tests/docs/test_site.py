@@ -29,20 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_manual_page_is_what_the_commands_say(site: Path) -> None:
     made = site.parent / "man"
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-q",
-        "-W",
-        "-b",
-        "man",
-        "-d",
-        site.parent / "trees",
-        ROOT / "docs",
-        made,
-    ]
-    subprocess.run(command, check=True)
+    folders = [str(folder) for folder in (site.parent / "trees", ROOT / "docs", made)]
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "-b", "man", "-d", *folders], check=True)
     assert (ROOT / "docs/jobq.1").read_text() == (made / "jobq.1").read_text(), "`make docs` makes it anew"
 
 
