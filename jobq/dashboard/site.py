@@ -219,6 +219,7 @@ def _environment() -> Environment:
         "coarse": text.coarse,
         "duration": text.duration,
         "deed": text.deed,
+        "conditions": text.conditions,
         "size": sizes.show,
         "sign": lambda state: text.SIGNS[TaskState(state)],
     }

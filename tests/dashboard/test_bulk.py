@@ -42,10 +42,15 @@ def test_a_group_of_dead_letters_is_put_back_from_its_row(dashboard: Dashboard, 
     page.get_by_role("button", name="Put 8 tasks back, with fresh budgets").click()
     expect(page.get_by_role("row").filter(has_text=queue)).to_contain_text("done", timeout=60_000)
     assert counts(dashboard, queue) == {"ready exit 137": 8, "dead exit 3": 3}
+    said = "state=dead, exit=137, error=failed; last: exit code <n>"
+    expect(page.get_by_role("row").filter(has_text=queue)).to_contain_text(said)
+    page = opened(f"/ui/q/{queue}/audit")
+    expect(page.get_by_role("row").filter(has_text=said).first).to_be_visible()
     page = opened(f"/ui/q/{queue}", "view")
     page.get_by_role("link", name="Those of the last hour").click()
     expect(page.get_by_label("Died within")).to_have_value("1h")
     expect(page.locator("caption")).to_contain_text("of the last 1h")
+    expect(page.locator(".command")).to_have_count(0)  # no command takes these alone
     page.get_by_role("link", name="3", exact=True).click()
     expect(page.get_by_label("Older than")).to_have_value("<1h")
     expect(page.locator("main")).to_contain_text("3 match")

@@ -38,5 +38,5 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         queue=name,
         values={"found": found, "by": by, "groupings": GROUPINGS, "within": within, "spans": list(WITHIN)},
         seconds=5,
-        command=site.command(name, f"dead list --group-by {','.join(by)}"),
+        command="" if within else site.command(name, f"dead list --group-by {','.join(by)}"),  # none takes the same
     )
