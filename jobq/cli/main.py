@@ -64,6 +64,7 @@ _COMMANDS: Final = {
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),
+        "hwdetect": ("jobq.cli.commands.hwdetect", "Show what a worker would offer of this machine, and why."),
         "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }

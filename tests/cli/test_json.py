@@ -90,6 +90,7 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "keys revoke": (("keys", "revoke", KEY), 0, {"id"}),
     "keys check": (("keys", "check"), 0, {"id", "algorithm", "queues", "state"}),
     "help": (("help", "lock-lost"), 0, {"topic", "text"}),
+    "hwdetect": (("hwdetect",), 0, {"cpus", "memory", "gpus", "why"}),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {

@@ -67,6 +67,7 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "completion": ("completion bash", 0),
     "emulator service-bus": ("emulator service-bus --time-limit 100ms", 0),
     "healthcheck": ("healthcheck", 3),
+    "hwdetect": ("hwdetect", 0),
     "config": ("config", 0),
     "help": ("help lock-lost", 0),
 }

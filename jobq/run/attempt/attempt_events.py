@@ -119,6 +119,14 @@ class AttemptEvents:
         """Publish that this worker may not run it."""
         self._emit("task.not_allowed", logging.WARNING, detail=why)
 
+    def misfit(self, why: str) -> None:
+        """Publish that this worker does not offer what it asks for, or has no room for it now."""
+        self._emit("task.misfit", detail=why)
+
+    def reserved(self) -> None:
+        """Publish that the worker makes room for it, and takes nothing else until it has."""
+        self._emit("task.reserved")
+
     def alone(self) -> None:
         """Publish that it is started when nothing else runs here, and nothing beside it."""
         self._emit("task.runs_alone")

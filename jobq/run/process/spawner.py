@@ -45,6 +45,10 @@ class Deadline:
         self._enforce = enforce
 
 
+def nothing() -> None:
+    """Do nothing: nobody wants to know."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """What to start; the caller keeps the descriptors and closes them once `spawn` has returned or raised.
@@ -72,7 +76,7 @@ class Launch:
     forked: bool = False
     user: TaskUser | None = None
     max_processes: int | None = None
-    on_gone: Callable[[], None] = lambda: None
+    on_gone: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -77,6 +77,7 @@ class AsyncioSpawner:
         if not self._open:
             raise RuntimeError("the spawner is not open: use it as `async with`")
         if launch.user is not None:
+            launch.on_gone()
             raise StartFailed("only the guardian starts tasks as another user")
         loop = asyncio.get_running_loop()
         try:

@@ -10,7 +10,7 @@ from typing import Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message
-from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable
+from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable, nothing
 
 _log: Final = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class GuardedProcess:
         send: Callable[[Message], None],
         number: int,
         cwd: str | None,
-        on_gone: Callable[[], None] = lambda: None,
+        on_gone: Callable[[], None] = nothing,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
