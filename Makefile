@@ -119,9 +119,10 @@ demo: $(BASE_STAMP) ## push real commands, run them, and kill a worker on the wa
 test: $(STAMP) $(SERVICES) ## run the tests
 	@$(BIN)/python -m tests
 
-check: $(STAMP) ## format, lint, types, tests: what CI runs
+check: $(STAMP) ## format, lint, spelling, types, tests: what CI runs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs examples jobq backends deploy
 	@$(MAKE) --no-print-directory --jobs 3 types test
 
 versions: ## run the quick part of the tests on each Python that this machine has
@@ -140,8 +141,10 @@ types: $(STAMP) ## types only
 site: $(STAMP) ## build the documentation site into build/site; a warning or a broken link inside is an error
 	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs build/site
 
-docs: $(STAMP) ## write what is made from the code: docs/configuration.md
+docs: $(STAMP) ## write what is made from the code: docs/configuration.md, and the manual page docs/jobq.1
 	@$(BIN)/python -m jobq.cli.configuration > docs/configuration.md
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b man -d build/man/trees docs build/man
+	@mv build/man/jobq.1 docs/jobq.1
 
 lock: $(STAMP) ## resolve uv.lock anew, newest of all, from the public index; then the licences
 	@$(BIN)/uv lock --quiet --upgrade --default-index https://pypi.org/simple

@@ -27,6 +27,9 @@ class LauncherBuild(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile it, and put it into the wheel, or into the sources of an editable installation."""
         is_editable = version == "editable"
+        if not is_editable:  # `jobq help` prints them
+            pages = sorted(Path(self.root, "docs").glob("*.md"))
+            build_data["force_include"] |= {str(page): f"jobq/docs/{page.name}" for page in pages}
         here = Path(self.root, NAME)
         # In the sources' own folder it may be in use: it is put in its place whole.
         self._folder = tempfile.TemporaryDirectory(dir=here.parent if is_editable else None)

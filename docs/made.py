@@ -1,6 +1,7 @@
 """Pages of the site that are made from the code when it is built, and links that would lead out of it."""
 
 import inspect
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,8 @@ def write_pages(_app: "Sphinx") -> None:
     (_MADE / "http-api.md").write_text(http_api(), encoding="utf-8")
     (_MADE / "log-events.md").write_text(log_events(), encoding="utf-8")
     (_MADE / "errors.md").write_text(errors(), encoding="utf-8")
+    (_MADE / "wire-format.md").write_text(wire_format(), encoding="utf-8")
+    (_MADE / "schema.md").write_text(schema(), encoding="utf-8")
 
 
 def outside_links(_app: "Sphinx", docname: str, source: list[str]) -> None:
@@ -78,8 +81,9 @@ def errors() -> str:
     lines = [
         "# Errors and exit codes",
         "",
-        "*Made from the code.* A command that ends by one of these prints it in one line on standard error, or as an",
-        "object with `--json`, and ends with its code. 0 = done; 1 = a task failed, or work is left; 2 = a usage",
+        "*Made from the code.* A command that ends by one of these prints it in one line on standard error, and the",
+        "`jobq help` that says more, or an object with `--json`; it ends with its code. 0 = done; 1 = a task failed,",
+        "or work is left; 2 = a usage",
         "error; 130 and 143 = interrupted.",
         "",
         "| error | exit code | what it means |",
@@ -88,6 +92,55 @@ def errors() -> str:
     for kind in sorted(found, key=lambda kind: (kind.exit_code, kind.__name__)):
         meaning = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
         lines.append(f"| `{kind.__name__}` | {kind.exit_code} | {_cell(meaning)} |")
+    return "\n".join(lines) + "\n"
+
+
+def wire_format() -> str:
+    """Return what a task is as bytes: examples that the code has written, and what each version's module says."""
+    from jobq.formats import task_fields, wire_v1, wire_v3  # noqa: PLC0415 - as above
+    from jobq.task import Task  # noqa: PLC0415 - as above
+
+    task = Task.new(command="python train.py --seed 1", env={"SEED": "1"}, id="an-id")
+    old = b'{"version":1,"id":"an-id","kwargs":"{\\"cmd\\":\\"echo hello\\"}","num_retries":3}'
+    lines = [
+        "# Wire format",
+        "",
+        "*Made from the code.* A task is JSON in UTF-8, wherever it is queued. Unknown fields and a newer version are",
+        "refused: the message becomes a dead letter, with its bytes.",
+    ]
+    for version, text, module in ((2, task.encode(), task_fields), (3, None, wire_v3), (1, old, wire_v1)):
+        lines += ["", f"## Version {version}", ""]
+        if text is not None:
+            lines += ["```json", json.dumps(json.loads(text), indent=2), "```", ""]
+        lines.append(inspect.cleandoc(module.__doc__ or ""))
+    return "\n".join(lines) + "\n"
+
+
+def schema() -> str:
+    """Return the tables of an SQLite file, as a new one has them, and PostgreSQL's as its statements stand."""
+    import jobq_postgres  # noqa: PLC0415 - as above
+    import jobq_sqlite  # noqa: PLC0415 - as above
+
+    lines = [
+        "# Tables",
+        "",
+        "*Made from the files that make them.* For looking, by who likes SQL: write through jobq alone. The journal",
+        "says the same in words that stay.",
+        "",
+        "## PostgreSQL",
+        "",
+    ]
+    lines += [
+        "```text",
+        (Path(jobq_postgres.__file__).parent / "schema.sql").read_text().rstrip(),
+        "```",
+        "",
+        "## SQLite",
+    ]
+    for file in sorted(
+        Path(jobq_sqlite.__file__).parent.glob("*.sql"), key=lambda file: (file.stem != "schema", file.stem)
+    ):
+        lines += ["", f"### {file.stem.replace('_', ' ').capitalize()}", "", "```sql", file.read_text().rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
 

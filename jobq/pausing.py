@@ -23,7 +23,7 @@ class Pause:
 
     Attributes:
         at: when it was set, wall time in seconds since the epoch.
-        by: who set it, such as `ada@host`.
+        by: who set it, such as `ada@host`; "" = that is not told.
         reason: why, for people; may be empty.
     """
 
@@ -52,7 +52,12 @@ class Pause:
     def __str__(self) -> str:
         """Return it for people: `paused for 12m by ada@host: GPU driver update`."""
         since = durations.show(float(max(0, round(time.time() - self.at))))
-        return f"paused for {since} by {self.by}" + (f": {self.reason}" if self.reason else "")
+        by = f" by {self.by}" if self.by else ""
+        return f"paused for {since}{by}" + (f": {self.reason}" if self.reason else "")
+
+    def without_words(self) -> "Pause":
+        """Return it for who may see numbers alone: since when, and neither by whom nor why."""
+        return Pause(at=self.at, by="")
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ DATABASE: Final = Capabilities(
     named_leases=True,
     pauses=True,
     hastens=True,
+    keeps_place=True,
     redelivers_at="back",
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,9 +12,11 @@ from jobq.files.location import checked_place
 from jobq.formats import durations, sizes
 from jobq.formats.checked import Field
 from jobq.formats.checked import text as checked_text
+from jobq.resources import request
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+AUTO_SLOTS: Final = -1  # stands for `auto`
 _LEAST_LIMIT_BYTES: Final = 1024 * 1024  # less is a unit left out: no program runs in it
 
 
@@ -101,6 +104,43 @@ def count(least: int, most: int | None = None) -> SettingKind:
     return SettingKind(read, accepts)
 
 
+def _slots(value: Any) -> int:
+    if value == "auto":
+        return AUTO_SLOTS
+    found: int = _some_slots.read(value)
+    return found
+
+
+def _offered_cpus(value: Any) -> int | str:
+    return "auto" if value == "auto" else request.cpus(request.count(value))
+
+
+def _offered_gpus(value: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = words.read(value)
+    for name in found:
+        if not re.fullmatch(r"\d+|(GPU|MIG)-[0-9A-Za-z/-]+", name) and found != ("auto",):
+            raise ValueError(f"{name!r:.80} is no GPU: an index, as nvidia-smi has it, or an id")
+    return tuple(dict.fromkeys(found))
+
+
+def _offered_memory(value: Any) -> int | str:
+    return "auto" if value == "auto" else _memory_limit(value)
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    return tuple(request.tag(each) for each in words.read(value))
+
+
+def _share(value: Any) -> float:
+    try:
+        found = float(value[:-1]) / 100 if isinstance(value, str) and value.endswith("%") else float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0.0 <= found <= 1.0:
+        raise ValueError(f"{value!r:.80} is no share from 0 to 1, or from 0% to 100%")
+    return found
+
+
 def _duration(value: Any) -> timedelta:
     if isinstance(value, str):
         return durations.parse(value)
@@ -167,4 +207,11 @@ memory_limit: Final = SettingKind(_memory_limit, "a size: 512M, 2G")
 switch: Final = SettingKind(_switch, "on, off")
 words: Final = SettingKind(_words, "words, separated by commas")
 place: Final = SettingKind(lambda value: checked_place(checked_text(value)), "a folder, or az://ACCOUNT/CONTAINER")
+_some_slots: Final = count(1, 4096)
+slots: Final = SettingKind(_slots, "auto, or a number from 1 to 4096")
+offered_cpus: Final = SettingKind(_offered_cpus, "auto, or a number: 12, 0.5")
+offered_gpus: Final = SettingKind(_offered_gpus, "auto, or indices or ids, separated by commas")
+offered_memory: Final = SettingKind(_offered_memory, "auto, or a size: 512M, 2G")
+tags: Final = SettingKind(_tags, "tags, separated by commas")
+share: Final = SettingKind(_share, "a share: 0.05, 5%")
 journal_place: Final = SettingKind(_journal, "auto, off, tables or tables://ACCOUNT")

@@ -27,8 +27,12 @@ TASK_VARIABLES: Final = frozenset(
         "JOBQ_TASK_SOCKET",
         "JOBQ_WORKER_ID",
         "JOBQ_SLOT",
+        "JOBQ_CPUS",
+        "JOBQ_GPUS",
+        "JOBQ_MEMORY",
     }
 )
+AUTO_SLOTS: Final = kinds.AUTO_SLOTS
 STORAGE: Final = "JOBQ_STORAGE"  # this and the next as ai4s-jobq has them
 STORAGE_QUEUE: Final = "JOBQ_STORAGE_QUEUE"
 
@@ -62,7 +66,34 @@ class Settings(Checked):
         accepts="a queue spec",
     )
     allow_short_lease: bool = kinds.setting(kinds.switch, "Permits leases under 10 s.", default=False, audience="tests")
-    num_workers: int = kinds.setting(kinds.count(1, 4096), "Slots: how many tasks a worker runs at once.", default=1)
+    num_workers: int = kinds.setting(
+        kinds.slots,
+        "Slots: how many tasks a worker runs at once; auto = as many as fit what it offers, where one that asks for no"
+        " processor counts as one.",
+        default=1,
+    )
+    offer_cpus: Literal["auto"] | int | None = kinds.setting(
+        kinds.offered_cpus,
+        "The processors that a worker offers to tasks that ask for some (`push --cpus`); kept in thousandths.",
+        unset="none",
+    )
+    offer_gpus: tuple[str, ...] | None = kinds.setting(
+        kinds.offered_gpus, "The GPUs that a worker offers (`push --gpus`).", unset="none"
+    )
+    offer_memory: Literal["auto"] | int | None = kinds.setting(
+        kinds.offered_memory, "The memory that a worker offers (`push --mem`).", unset="none"
+    )
+    tags: tuple[str, ...] = kinds.setting(
+        kinds.tags,
+        "What a worker goes by: it takes tasks that need some of it, too (`push --needs`).",
+        default=(),
+        unset="none",
+    )
+    reserve: float = kinds.setting(
+        kinds.share,
+        "For what part of its life a worker's machine may idle to make room for a task that has none.",
+        default=0.05,
+    )
     num_retries: int = kinds.setting(kinds.count(0), "Retries after a failure that `push` gives to a task.", default=3)
     on_exit: tuple[str, ...] = kinds.setting(
         kinds.words,

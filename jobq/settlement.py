@@ -88,7 +88,8 @@ class Release:
     generation (S3).
 
     Attributes:
-        delay: until it is visible.
+        delay: until it is visible; then it waits as of that moment. Without one it waits where it waited before, where
+            the backend `keeps_place`.
     """
 
     verb: ClassVar = "release"

@@ -2,7 +2,7 @@
 
 Wire format, version 2: one JSON object, UTF-8. Fields that are None are left out; an unknown field is refused, so a
 newer writer raises the version. Versions 0 and 1 are those of ai4s-jobq, read by `jobq.formats.wire_v1`; version 3
-holds work that was signed, `jobq.formats.wire_v3`.
+holds work that was signed, or that asks something of a machine, `jobq.formats.wire_v3`.
 """
 
 import json
@@ -18,14 +18,25 @@ from jobq.errors import MalformedTask
 from jobq.formats import exit_rules, strict_json, task_bounds, task_fields, task_ids, wire_v1, wire_v3
 from jobq.formats.checked import Checked, FieldError, field, kind_of, nested
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.resources import request
+from jobq.resources.request import Resources
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
-_SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"}
+_SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"} | {
+    "cpu": "cpus",
+    "gpu": "gpus",
+    "memory": "mem",
+    "tags": "needs",
+}
 _BESIDE_WORK: Final = wire_v3.STATE | wire_v3.BOOKKEEPING
-_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit", "batch"}
+_WORK: Final = {"command", "argv", "call", "cwd", "timeout", "priority", "budgets", "on_exit", "batch"} | {
+    "resources",
+    "needs",
+}
+_RESOURCES: Final[tuple[str, ...]] = ("cpus", "gpus", "mem")
 
 
 def new_id() -> str:
@@ -127,6 +138,8 @@ class Task(Checked):
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
         batch: the name of the batch that it belongs to (`jobq.batches`); its body does not say so, the queue does.
+        resources: what it asks of a machine; `new` takes cpus, gpus and mem as well: 4, 0.25, "12G".
+        needs: the tags that a worker must have, all of them.
         params: texts and numbers by name, 4 KiB at most, which a table of results shows; likewise.
         work: its text as a producer has signed it, which all else but the counters comes from; None = nobody has.
 
@@ -153,6 +166,8 @@ class Task(Checked):
     trace_context: dict[str, str] = field(task_fields.variables, make=dict)
     batch: str | None = field(task_fields.batch)
     params: dict[str, str | int | float] | None = field(task_fields.params)
+    resources: Resources | None = field(nested(Resources))
+    needs: tuple[str, ...] | None = field(request.needs)
     work: wire_v3.Work | None = field(task_fields.signed, is_shown=False)
 
     def _check(self) -> None:
@@ -183,6 +198,8 @@ class Task(Checked):
             raise TypeError(
                 "Task.new takes each field by its name: command='echo hello', argv=..., call=... or kwargs=..."
             )
+        if asked := {name: fields.pop(name) for name in _RESOURCES if name in fields}:
+            fields["resources"] = _asked(asked, fields.get("resources"))
         for name, value in fields.items():
             if name not in cls.FIELDS:
                 raise MalformedTask(_meant(name, value), name)
@@ -244,7 +261,10 @@ class Task(Checked):
 
     def encode(self) -> bytes:
         """Return the task as it goes on the wire; raises MalformedTask when it is too large."""
-        if self.work is None:
+        work = self.work
+        if work is None and (self.resources or self.needs):  # which version 2 lacks
+            work = self._as_work()
+        if work is None:
             fields = self.as_dict()
             for name in wire_v3.BOOKKEEPING:
                 fields.pop(name, None)
@@ -253,7 +273,7 @@ class Task(Checked):
             if len(body) > MAX_BODY_BYTES:  # what a version before has written shorter must fit again (S7)
                 body = _EXPONENT.sub(_shortest, text).encode()
         else:
-            body = wire_v3.write(self.work, self.id, _write(self.as_dict(wire_v3.STATE)).encode())
+            body = wire_v3.write(work, self.id, _write(self.as_dict(wire_v3.STATE)).encode())
         if len(body) > MAX_BODY_BYTES:
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
         return body
@@ -339,11 +359,11 @@ class Task(Checked):
 
     def in_ledger(self, book: str) -> "Task":
         """Return the task as its message says that a ledger keeps it; see `wire_v3.Work.ledger`."""
-        work = self.work
-        if work is None:
-            fields = {name: value for name, value in self.as_dict().items() if name not in _BESIDE_WORK}
-            work = wire_v3.Work(text=_write(fields), id=self.id)
-        return self.copied({"work": replace(work, ledger=book)})
+        return self.copied({"work": replace(self.work or self._as_work(), ledger=book)})
+
+    def _as_work(self) -> wire_v3.Work:
+        fields = {name: value for name, value in self.as_dict().items() if name not in _BESIDE_WORK}
+        return wire_v3.Work(text=_write(fields), id=self.id)
 
     def in_epoch(self, epoch: int) -> "Task":
         """Return the task as it is pushed in an epoch, or is found to have been (S3)."""
@@ -469,6 +489,16 @@ def _validated(cls: type[_T], fields: Mapping[str, Any]) -> _T:
         raise MalformedTask(error.what, error.where) from None
 
 
+def _asked(given: Mapping[str, Any], resources: object) -> dict[str, int]:
+    """Return the resources of a task to which numbers are given as people have them."""
+    if resources is not None:
+        raise MalformedTask(f"is given as resources, too: say {' and '.join(given)} alone", next(iter(given)))
+    try:
+        return request.from_people(given)
+    except FieldError as error:
+        raise MalformedTask(error.what, error.where) from None
+
+
 def _check_stays(rules: tuple[str, ...] | None) -> None:
     if rules and exit_rules.queues_of(rules):
         raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
@@ -483,6 +513,6 @@ def _meant(name: str, value: object) -> str:
         return "unknown field; not_before=time.time() + SECONDS says it"
     from difflib import get_close_matches  # noqa: PLC0415 - rare
 
-    known = [field for field in Task.FIELDS if field != "work"]
+    known = [field for field in Task.FIELDS if field != "work"] + list(_RESOURCES)
     near = _SYNONYMS.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
     return f"unknown field; did you mean {near}?" if near else f"unknown field; a task has {', '.join(known)}"

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     from jobq_http.views import HttpViews
 
 # Each store that can be served keeps batches; a service of a version before them knows no such request.
-_CAPABILITIES: Final = replace(DATABASE, max_lease=timedelta(days=7), batches=True, views=True, whole_views=True)
+_CAPABILITIES: Final = (
+    replace(  # a receipt on the wire does not say where its task waited, which PostgreSQL has to know
+        DATABASE, max_lease=timedelta(days=7), batches=True, views=True, whole_views=True, keeps_place=False
+    )
+)
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002

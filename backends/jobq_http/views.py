@@ -88,10 +88,18 @@ class HttpViews:
         )
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Group dead letters."""
-        body = {"grouping": list(checked_grouping(",".join(grouping))), "limit": checked_limit(limit)}
+        body: dict[str, Any] = {"grouping": list(checked_grouping(",".join(grouping))), "limit": checked_limit(limit)}
+        if max_age_seconds is not None:  # a service that does not know it takes all others
+            body["max_age_seconds"] = max_age_seconds
         return await self._look(queue, "dead_groups", body | _time(budget), view_wire.groups_of)
 
     async def notes(

@@ -1,5 +1,6 @@
 """All queues of a router, looked at under its lock; see `jobq.journal.views`."""
 
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -118,16 +119,25 @@ class MemoryViews:
         return ViewPage(rows=found[:limit], after=found[limit - 1].name if len(found) > limit else None)
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Group dead letters."""
         checked_limit(limit)
         ends = time.monotonic() + budget.total_seconds()
         found = DeadGrouping(checked_grouping(",".join(grouping)))
+        since = -math.inf if max_age_seconds is None else self._router.clock.wall() - max_age_seconds
         with self._router.opened(queue) as store:
             for letter in reversed(store.dead_letters(len(store.entries))):
                 if found.looked_at == MOST_GROUPED or time.monotonic() >= ends:
                     return found.groups(limit, is_all=False)
+                if letter.died < since:
+                    break
                 attempts = store.entries[letter.id].attempts
                 host = attempts[-1][0].host if attempts else ""
                 found.add(letter.id, letter.reason, letter.description, host, letter.died)

@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -276,7 +277,7 @@ class Claimer:
             # What it was notified of since the statement was sent it may not have seen: the floor stays below that.
             rank, above = row["rank"], row["position"] + 1
             self._floors[rank] = min(above, self._noted.get(rank, above))
-        return [_leased(queue, row) for row in rows]
+        return [replace(_leased(queue, row), position=row["position"]) for row in rows]
 
     async def _sweep(self, connection: Any, queue: int, *, everything: bool = False) -> dict[int, int]:
         """Make ready what is due, and what was leased by someone who let it expire."""

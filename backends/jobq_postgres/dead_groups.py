@@ -24,7 +24,7 @@ LETTERS: Final = """
 """
 
 
-async def groups(read: BoundedRead, queue: int, grouping: Sequence[str], limit: int) -> DeadGroups:
+async def groups(read: BoundedRead, queue: int, grouping: Sequence[str], limit: int, since: float) -> DeadGroups:
     """Return the largest groups of those that there is time to look at.
 
     Args:
@@ -32,6 +32,7 @@ async def groups(read: BoundedRead, queue: int, grouping: Sequence[str], limit: 
         queue: the queue's number.
         grouping: by what.
         limit: how many groups.
+        since: wall time before which none died that is meant.
     """
     found = DeadGrouping(grouping)
     place: tuple[datetime, str] = _LATEST, ""
@@ -41,6 +42,8 @@ async def groups(read: BoundedRead, queue: int, grouping: Sequence[str], limit: 
         except TimeIsOver:
             break
         for number, (id_, reason, description, died, record) in enumerate(letters):
+            if died.timestamp() < since:
+                return found.groups(limit, is_all=True)
             found.add(id_, reason, text_of(description), host_in(record), died.timestamp())
             if number % _IN_A_TURN == 0:
                 await asyncio.sleep(0)

@@ -84,6 +84,7 @@ class PostgresDelivery(BaseDelivery):
             self.body_after(settlement),
             said or settlement.key,
             self._row.deliveries if self.journaled else None,
+            place=self._row.position,
             keeps_result=self._keeps_result,
         )
         await self._run(verb, *values)

@@ -86,10 +86,10 @@ REQUEUE: Final = f"""
     WITH x AS (
         UPDATE jobq.task SET receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL,
             body = u.body,
-            position = CASE WHEN u.delay <= interval '0' THEN nextval('jobq.position') END,
+            position = CASE WHEN u.delay <= interval '0' THEN coalesce(u.place, nextval('jobq.position')) END,
             due = CASE WHEN u.delay > interval '0' THEN clock_timestamp() + u.delay END
-        FROM {_GIVEN}, $4::bytea[], $5::interval[], $6::text[], $7::text[], $8::bytea[])
-            AS u (seq, receipt, said, body, delay, outcome, record, output)
+        FROM {_GIVEN}, $4::bytea[], $5::interval[], $6::bigint[], $7::text[], $8::text[], $9::bytea[])
+            AS u (seq, receipt, said, body, delay, place, outcome, record, output)
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.deliveries, task.rank, task.position, task.cancel_requested,
             u.receipt, u.said, u.outcome, u.record, u.output),
@@ -140,7 +140,11 @@ UNKNOWN_BATCH: Final = -1  # of a row of which only the receipt is known
 
 @dataclass(frozen=True, slots=True)
 class LeasedRow:
-    """A claimed row."""
+    """A claimed row.
+
+    Attributes:
+        position: where it waited before; None = not known, as of a claim whose answer was lost.
+    """
 
     seq: int
     queue: int
@@ -151,6 +155,7 @@ class LeasedRow:
     receipt: UUID
     cancel_requested: bool = False
     batch: int | None = UNKNOWN_BATCH
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,13 @@ class Ready:
 
 
 def settling(
-    settlement: Settlement, body: bytes, said: str, attempt: int | None = None, *, keeps_result: bool = False
+    settlement: Settlement,
+    body: bytes,
+    said: str,
+    attempt: int | None = None,
+    *,
+    place: int | None = None,
+    keeps_result: bool = False,
 ) -> tuple[Any, ...]:
     """Return the verb that ends a delivery, and its values.
 
@@ -179,6 +190,7 @@ def settling(
         body: of a task that goes back, as it is stored from now on.
         said: what distinguishes this settle from another one with the same receipt (S5).
         attempt: the delivery's number, for the journal; None = none is kept.
+        place: where a release puts it; None = behind all others.
         keeps_result: whether the result is kept with the id, for the service; the journal has its own.
     """
     if attempt is None:
@@ -192,7 +204,8 @@ def settling(
             return "complete", said, result_json(result) if keeps_result else None, settlement.final, *noted
         case MoveToDeadLetters(reason, description):
             return "dead_letter", said, str(reason), bytes_of(description), *noted
-    return "requeue", said, body, max(settlement.delay, timedelta(0)), *noted
+    kept = place if isinstance(settlement, Release) else None
+    return "requeue", said, body, max(settlement.delay, timedelta(0)), kept, *noted
 
 
 def _noted(record: Record | None) -> tuple[str | None, str | None, bytes | None]:

@@ -1,6 +1,7 @@
 """A whole database, looked at on connections of its own, for a bounded time: see `jobq.journal.views`."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -124,7 +125,13 @@ class PostgresViews:
         return await self._look(look, budget)
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Group dead letters."""
         checked_limit(limit)
@@ -132,7 +139,8 @@ class PostgresViews:
 
         async def look(read: BoundedRead, number: int) -> DeadGroups:
             read.limit(budget)
-            return await dead_groups.groups(read, number, names, limit)
+            since = -math.inf if max_age_seconds is None else read.wall - max_age_seconds
+            return await dead_groups.groups(read, number, names, limit, since)
 
         return await self._look_at(queue, look, budget)
 

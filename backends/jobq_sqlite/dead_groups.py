@@ -17,7 +17,7 @@ LETTERS: Final = (
 
 
 def groups(
-    database: sqlite3.Connection, queue: int, grouping: Sequence[str], limit: int, budget: timedelta
+    database: sqlite3.Connection, queue: int, grouping: Sequence[str], limit: int, since: float, budget: timedelta
 ) -> DeadGroups:
     """Return the largest groups of those that there is time to look at.
 
@@ -26,6 +26,7 @@ def groups(
         queue: the queue's number.
         grouping: by what.
         limit: how many groups.
+        since: wall time before which none died that is meant.
         budget: the time.
     """
     found = DeadGrouping(grouping)
@@ -34,6 +35,8 @@ def groups(
         for id_, reason, description, died, record in database.execute(LETTERS, (queue, MOST_GROUPED + 1)):
             if is_over() or found.looked_at == MOST_GROUPED:
                 return found.groups(limit, is_all=False)
+            if died < since:
+                break
             found.add(id_, reason, description, host_in(record), died)
         return found.groups(limit, is_all=True)
     return found.groups(limit, is_all=False)

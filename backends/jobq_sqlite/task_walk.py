@@ -12,7 +12,9 @@ from jobq.journal.task_search import FoundTask, Key, SearchStep, TaskOrder, Walk
 from jobq_sqlite.journal import COLUMNS, record_of
 from jobq_sqlite.task_sql import Now
 
-_LISTED: Final = COLUMNS.replace(" body,", f" CASE WHEN length(body) <= {MOST_BODY_BYTES} THEN body ELSE x'' END,")
+_LISTED: Final = COLUMNS.replace(
+    " body,", f" CASE WHEN :asks_body AND length(body) <= {MOST_BODY_BYTES} THEN body ELSE x'' END,"
+)
 _LAST: Final = (
     "LEFT JOIN (SELECT seq AS of_task, attempt AS number, record FROM attempt) AS last ON of_task = task.seq"
     " AND number = (SELECT max(attempt) FROM attempt WHERE attempt.seq = task.seq)"
@@ -136,9 +138,11 @@ def walked(database: sqlite3.Connection, queue: int, batch: int | None, step: Se
     """
     values: dict[str, Any] = {"queue": queue, "batch": batch, "boottime": now.boottime, "wall": now.wall}
     values |= {"look": step.look, "want": step.want, "oldest": step.oldest, "newest": step.newest}
+    values["asks_body"] = step.asks_body
     walk = _walk(step, values) if batch is None else _walk_of_batch(step, values)
     conditions = _conditions(step, values, is_of_batch=batch is not None)
-    tasks = [_found(walk, row, now) for row in database.execute(listed(walk.order, walk.known, conditions), values)]
+    statement = listed(walk.order, walk.known, conditions, reads_last=step.asks_last or bool(step.needles.records))
+    tasks = [_found(walk, row, now) for row in database.execute(statement, values)]
     if len(tasks) == step.want:
         last = tasks[-1]
         looked_at = step.look if step.want == step.look else _place_in(database, walk, values, last.key)
@@ -151,18 +155,19 @@ def walked(database: sqlite3.Connection, queue: int, batch: int | None, step: Se
     return Walked(tasks=tasks, looked_at=looked_at, key=walk.key(edge), at=edge[-1])
 
 
-def listed(order: IndexOrder, known: int, conditions: str) -> str:
+def listed(order: IndexOrder, known: int, conditions: str, *, reads_last: bool = True) -> str:
     """Return the statement that reads tasks.
 
     Args:
         order: in which they are looked at.
         known: how much is known of the place that they are behind.
         conditions: which of those that are looked at are returned.
+        reads_last: whether their last attempts are read, too.
     """
     return (
-        f"SELECT {_key_columns(order)}, {_LISTED}, length(body), record, number"  # noqa: S608
+        f"SELECT {_key_columns(order)}, {_LISTED}, length(body), {'record, number' if reads_last else 'NULL, NULL'}"  # noqa: S608
         f" FROM (SELECT seq FROM task WHERE {order.walk(known)} ORDER BY {order.by(known)} LIMIT :look)"
-        f" CROSS JOIN task USING (seq) {_LAST} WHERE {conditions} LIMIT :want"
+        f" CROSS JOIN task USING (seq) {_LAST if reads_last else ''} WHERE {conditions} LIMIT :want"
     )
 
 

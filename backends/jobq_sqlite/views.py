@@ -1,6 +1,7 @@
 """A whole file, looked at on a connection of its own, for a bounded time: see `jobq.journal.views`."""
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -123,13 +124,26 @@ class SqliteViews:
         )
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Group dead letters."""
         checked_limit(limit)
         names = checked_grouping(",".join(grouping))
         return await self._look(
-            lambda database, _: dead_groups.groups(database, _number(database, queue), names, limit, budget)
+            lambda database, now: dead_groups.groups(
+                database,
+                _number(database, queue),
+                names,
+                limit,
+                -math.inf if max_age_seconds is None else now.wall - max_age_seconds,
+                budget,
+            )
         )
 
     async def notes(

@@ -91,11 +91,16 @@ def markdown() -> str:
     return _PAGE.format(users=tables[0], tests=tables[1], jobq=tables[2])
 
 
+def option_of(setting: str) -> str:
+    """Return the option of a setting that has one."""
+    return _NAMED_OTHERWISE.get(setting, f"--{setting.replace('_', '-')}")
+
+
 def _table(rows: list[Explained]) -> str:
     lines = ["| variable | option | default | accepts | what it decides |", "|---|---|---|---|---|"]
     for row in rows:
         default = row.about.unset or row.default or "none"
-        option = f"`--{row.name.replace('_', '-')}`" if row.name in _OPTIONS else ""
+        option = f"`{option_of(row.name)}`" if row.name in _OPTIONS else ""
         lines.append(f"| `{row.variable}` | {option} | {default} | {row.about.accepts} | {row.about.text} |")
     return "\n".join(lines)
 
@@ -105,6 +110,11 @@ _OPTIONS: Final = frozenset(
     {
         "visibility_timeout",
         "num_workers",
+        "offer_cpus",
+        "offer_gpus",
+        "offer_memory",
+        "tags",
+        "reserve",
         "num_retries",
         "max_crashes",
         "max_preemptions",
@@ -132,6 +142,12 @@ _OPTIONS: Final = frozenset(
         "onward_queues",
     }
 )
+_NAMED_OTHERWISE: Final = {  # what a task finds of its grant has the plain names: JOBQ_CPUS
+    "offer_cpus": "--cpus",
+    "offer_gpus": "--gpus",
+    "offer_memory": "--memory",
+    "tags": "--tag",
+}
 _PAGE: Final = """# Configuration
 
 *Made by `make docs` from `jobq/settings.py`; edit that instead.*

@@ -49,6 +49,7 @@ _COMMANDS: Final = {
         "stats": ("jobq.cli.commands.status", "Count by state, and what ended lately."),
         "results": ("jobq.cli.commands.results", "Write a table of what a batch came to."),
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
+        "help": ("jobq.cli.commands.help", "Explain a command, an error or a topic."),
     },
     "Manage": {
         "check": ("jobq.cli.commands.check", "Find what is wrong with a queue, or its service."),
@@ -63,6 +64,7 @@ _COMMANDS: Final = {
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),
+        "hwdetect": ("jobq.cli.commands.hwdetect", "Show what a worker would offer of this machine, and why."),
         "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }
@@ -72,6 +74,7 @@ _LASTING: Final = frozenset(
 )  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
+_CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")
 _INTERRUPTED: Final = 130
 _USAGE: Final = 2
 _COMPLETION: Final = "_JOBQ_COMPLETE"
@@ -88,7 +91,8 @@ _EXAMPLES: Final = (
     "jobq demo dead list                  # what failed too often",
     "jobq run -n 4 < tasks.txt            # all of it at once: run a file here, as xargs does",
 )
-_EPILOG: Final = """`jobq QUEUE COMMAND --help` says more. A queue that is named like a command needs JOBQ_QUEUE.
+_EPILOG: Final = """`jobq QUEUE COMMAND --help` says more, and
+`jobq help topics` what there is to read. A queue that is named like a command needs JOBQ_QUEUE.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 configuration or access, 4 not found or empty, 75 try again later,
 130 and 143 interrupted."""
@@ -101,16 +105,14 @@ class Commands(SuggestingGroup):
         """Take the queue out of the arguments, which click has no notion of."""
         invocation = ctx.ensure_object(Invocation)
         ctx.info_name = "jobq [QUEUE]"
-        if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
+        args = _asked_for_help(args)
         first = next((index for index, word in enumerate(args) if not word.startswith("-")), None)
         if first is not None and args[first] not in _MODULE_OF:
             invocation.spec = args[first]
             queue_name.set_queue(invocation.spec)
             ctx.info_name = f"jobq {_shown(args[first])}"
             args = [*args[:first], *args[first + 1 :]]
-            if args[:1] == ["help"]:
-                args = [*args[1:], "--help"]
+            args = _asked_for_help(args)
             is_odd = args and args[0] not in _MODULE_OF and args[0].startswith("-") and args[0] not in _OF_ALL
             if is_odd and (meant := self.suggestion(ctx, invocation.spec)):
                 raise click.UsageError(f"no such command {_shown(invocation.spec)!r}{meant}", ctx)
@@ -149,6 +151,13 @@ class Commands(SuggestingGroup):
         for title, commands in _COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=12)
+
+
+def _asked_for_help(args: list[str]) -> list[str]:
+    """Have `help COMMAND` be `COMMAND --help`; another word is a topic, for the command `help`."""
+    if args[:1] == ["help"] and (len(args) == 1 or args[1] in _MODULE_OF):
+        return [*args[1:], "--help"]
+    return args
 
 
 def _shown(spec: str) -> str:
@@ -277,4 +286,5 @@ def _say_error(error: JobqError, as_json: bool) -> int:
     notes = getattr(error, "__notes__", [])
     message = "; ".join([str(error), *notes])
     more = {"ids": list(error.ids)} if isinstance(error, PushUnknown) else {}
-    return terminal.fail(type(error).__name__, message, error.exit_code, as_json=as_json, **more)
+    topic = _CAPITAL.sub(r"-\1", type(error).__name__).lower() if type(error).__module__ == JobqError.__module__ else ""
+    return terminal.fail(type(error).__name__, message, error.exit_code, as_json=as_json, topic=topic, **more)

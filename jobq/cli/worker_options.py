@@ -18,10 +18,58 @@ def time_option(name: str, *, text: str, default: str) -> Callable[[Any], Any]:
     return option(name, text=text, default=default, metavar="DURATION", callback=duration)
 
 
+def setting_of(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Return the value of the setting of its name, as click asks."""
+    if given is None or given == ():
+        return None
+    from jobq.settings import Settings  # noqa: PLC0415 - `jobq worker --help` must not pay for it
+
+    try:
+        Settings.FIELDS[str(parameter.name)].check(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return given
+
+
 # Of several commands that run tasks.
 NUM_WORKERS: Final = option(
     "--num-workers", "-n", text="How many tasks run at once.", default="1", metavar="N", type=click.IntRange(1, 4096)
 )
+SLOTS: Final = option(
+    "--num-workers", "-n", text="How many tasks run at once; auto = as many as fit what is offered.", default="1",
+    metavar="N", callback=setting_of,
+)  # fmt: skip
+_OFFER: Final = (
+    option(
+        "--cpus", "offer_cpus", metavar="N", callback=setting_of, default="none",
+        text="Offer processors to tasks that ask for some (push --cpus): a number, or auto, see `jobq hwdetect`.",
+    ),
+    option(
+        "--gpus", "offer_gpus", metavar="LIST", callback=setting_of, default="none",
+        text="Offer GPUs (push --gpus), by their indices or ids, as in 0,2, or auto.",
+    ),
+    option(
+        "--memory", "offer_memory", metavar="SIZE", callback=setting_of, default="none",
+        text="Offer memory (push --mem), or auto.",
+    ),
+    option(
+        "--tag", "tags", metavar="TAG", multiple=True, callback=setting_of, default="none",
+        text="Take tasks that need this tag (push --needs), too; may be repeated.",
+    ),
+    option(
+        "--reserve", metavar="SHARE", callback=setting_of, default="5%",
+        text="For what part of its life the machine may idle to make room for a task that has none; 0 = never.",
+    ),
+)  # fmt: skip
+
+
+def offering(command: Any) -> Any:
+    """Give a command the options that say what it offers of its machine."""
+    for each in reversed(_OFFER):
+        command = each(command)
+    return command
+
+
 MEMORY_LIMIT: Final = option(
     "--memory-limit", metavar="SIZE", callback=size, default="no limit",
     text="How much memory a task's whole process tree may use before it is killed and has failed: 512M, 2G.",

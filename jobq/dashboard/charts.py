@@ -28,7 +28,7 @@ class ChartLine(NamedTuple):
         kind: names the colour and the dash.
         label: says what it is.
         path: of SVG.
-        last: the value of the last step that is known, written; "" = none is.
+        last: the value of the last step that is known, or of bars their sum, written; "" = none is.
     """
 
     kind: str
@@ -63,11 +63,12 @@ class Chart(NamedTuple):
 
 def ended_chart(points: Sequence[SeriesPoint]) -> Chart:
     """Return the ends of attempts in a minute: those that succeeded upward, the others below them downward."""
-    up = [("good", "succeeded", [point.rate(SUCCEEDED) for point in points])]
+    sums = {"succeeded": SUCCEEDED, "failed": FAILED, "lease lost": LOST, "preempted": PREEMPTED}
+    rates = {label: [point.rate(outcomes) for point in points] for label, outcomes in sums.items()}
+    up = [("good", "succeeded", rates["succeeded"])]
     down = [
-        ("bad", "failed", [point.rate(FAILED) for point in points]),
-        ("lost", "lease lost", [point.rate(LOST) for point in points]),
-        ("warn", "preempted", [point.rate(PREEMPTED) for point in points]),
+        (kind, label, rates[label])
+        for kind, label in (("bad", "failed"), ("lost", "lease lost"), ("warn", "preempted"))
     ]
     most_up, most_down = _highest(up), _highest(down)
     zero = 0.0 if not most_up and most_down else float(HEIGHT - (_LEAST_DOWN if most_down else 0.0))
@@ -85,7 +86,8 @@ def ended_chart(points: Sequence[SeriesPoint]) -> Chart:
                     top = zero + sign * below[at] - (height if sign < 0 else 0.0)
                     path.append(f"M{at * STEP_WIDTH} {top:.1f}h{STEP_WIDTH - _GAP}v{height:.1f}h{_GAP - STEP_WIDTH}z")
                     below[at] += height
-            lines.append(ChartLine(kind, label, "".join(path), _last(values, _number)))
+            in_all = f"{total(points, sums[label]):,}" if _is_known(points) else ""
+            lines.append(ChartLine(kind, label, "".join(path), in_all))
     return Chart(
         id="ended",
         title="Ended per minute",

@@ -218,6 +218,8 @@ def _environment() -> Environment:
         "moment": text.moment,
         "coarse": text.coarse,
         "duration": text.duration,
+        "deed": text.deed,
+        "conditions": text.conditions,
         "size": sizes.show,
         "sign": lambda state: text.SIGNS[TaskState(state)],
     }

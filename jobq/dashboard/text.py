@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import unquote_plus
 
 from jobq.formats import durations
 from jobq.formats.visible_text import visible as visible_line
@@ -27,6 +28,16 @@ def visible(value: object, most: int = MOST_IN_LISTS) -> str:
     """Return foreign text as one line, cut to `most` characters."""
     text = str(value)
     return visible_line(text[:most]) + ("…" if len(text) > most else "")
+
+
+def conditions(filter_: str) -> str:
+    """Return the filter of an address as people read it: `state=dead, exit=137`."""
+    return ", ".join(map(unquote_plus, filter_.split("&")))
+
+
+def deed(did: str) -> str:
+    """Return what was done, as the button that does it is called."""
+    return did.replace("hasten", "run now")
 
 
 def block(text: str) -> str:

@@ -5,7 +5,7 @@ r"""Messages of wire version 3: the work as its producer wrote it, with what cha
 `work` is JSON within a string: requeues, dead letters, redrives and copies keep its text, so that what was signed stays
 what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/dsse): over the pre-authentication
 encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
-made of the id and used up of the rules. Names within `work` that this version does not know yet are kept apart.
+made of the id and used up of the rules.
 
 `"ledger":"s7~5f0c12ab"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it
 is queued until it has ended: only who writes that book may run it.
@@ -33,7 +33,6 @@ _MOST_SIGNATURES: Final = 8
 _MOST_ROUNDS: Final = 10**9
 _LONGEST_KEY_ID: Final = 100
 FAR_FUTURE_SECONDS: Final = 253_402_300_799.0  # 9999-12-31, the end of datetime
-_OF_A_NEWER_JOBQ: Final = frozenset({"resources", "needs"})
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class Work:
         not_before, not_after: wall time in seconds since the epoch; None = unlimited.
         hops: the queues through which its rules have brought it.
         round: of the batch after which it is run (`jobq.batches`): its id ends with that; None = it is of none.
-        of_a_newer_jobq: names within the text for which this jobq is too old to run it.
         ledger: the book in which its queue keeps what becomes of it: a batch's name, `~` and which batch of that name
             it is, with AT_ITS_END before it for what is run at its end; None = in none.
     """
@@ -87,7 +85,6 @@ class Work:
     not_after: float | None = None
     hops: tuple[str, ...] = ()
     round: int | None = None
-    of_a_newer_jobq: tuple[str, ...] = ()
     ledger: str | None = None
 
     @property
@@ -124,7 +121,6 @@ def work_in(text: str, signatures: tuple[Signature, ...] = ()) -> tuple[Work, di
         raise MalformedTask("is no part of work", f"work.{stray[0]}")
     if not isinstance(id_ := fields.get("id"), str):
         raise MalformedTask("must be a string", "work.id")  # a default would give it another name at each delivery
-    newer = tuple(sorted(fields.keys() & _OF_A_NEWER_JOBQ))
     work = Work(
         text=text,
         id=id_,
@@ -132,9 +128,8 @@ def work_in(text: str, signatures: tuple[Signature, ...] = ()) -> tuple[Work, di
         audience=_audience(fields.pop("audience", None)),
         not_before=_moment(fields.pop("not_before", None), "work.not_before"),
         not_after=_moment(fields.pop("not_after", None), "work.not_after"),
-        of_a_newer_jobq=newer,
     )
-    return work, {name: value for name, value in fields.items() if name not in newer}
+    return work, fields
 
 
 def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any]]:

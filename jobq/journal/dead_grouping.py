@@ -1,14 +1,24 @@
 """Counting dead letters by what they have in common, one after the other, from the newest back."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from jobq.journal.error_grouping import error_of, exit_of, group_of
 from jobq.journal.views import DeadGroup, DeadGroups, SearchedTo
 
+# As `Attempt.encode` writes it: what a task returned comes behind it, and quotes in texts are escaped.
+_HOST: Final = re.compile(r'"host": "([^"\\]*)"')
 MOST_GROUPED: Final = 20_000  # letters: their last words have to be read and folded one by one
+
+_FACTS: Final[dict[str, Callable[[str, str, str], str]]] = {
+    "reason": lambda reason, _, __: reason,
+    "exit": lambda _, description, __: exit_of(description),
+    "error": lambda _, description, __: error_of(description),
+    "host": lambda _, __, host: host,
+}
 
 
 @dataclass
@@ -24,9 +34,14 @@ class _Group:
 def host_in(record: str | None) -> str:
     """Return the host of an attempt that a store holds; "" = it has no record, or that no host.
 
-    Nothing else of it is wanted, and to make an `Attempt` of each takes most of the time of a look.
+    Nothing else of it is wanted, and to decode each takes most of the time of a look.
     """
-    return "" if record is None else str(json.loads(record).get("host", ""))
+    if record is None:
+        return ""
+    found = _HOST.search(record)
+    if found is not None and '"value": ' not in record[: found.start()]:
+        return found[1]
+    return str(json.loads(record).get("host", ""))
 
 
 class DeadGrouping:
@@ -41,6 +56,7 @@ class DeadGrouping:
 
     def __init__(self, grouping: Sequence[str]) -> None:
         self._grouping = tuple(grouping)
+        self._facts = [_FACTS[name] for name in self._grouping]
         self._groups: dict[tuple[str, ...], _Group] = {}
         self._oldest: float | None = None
         self.looked_at = 0
@@ -55,9 +71,9 @@ class DeadGrouping:
             host: of its last attempt; "" = nobody knows.
             died: wall time in seconds since the epoch.
         """
-        facts = {name: self._fact(name, reason, description, host) for name in self._grouping}
-        key = tuple(facts.values())
-        group = self._groups.setdefault(key, _Group(facts, died, letter_id))
+        key = tuple([fact(reason, description, host) for fact in self._facts])
+        if (group := self._groups.get(key)) is None:
+            group = self._groups[key] = _Group(dict(zip(self._grouping, key, strict=True)), died, letter_id)
         group.count += 1
         group.first = self._oldest = died
         if host:
@@ -88,14 +104,3 @@ class DeadGrouping:
             others=max(0, len(found) - limit),
             searched_to=None if is_all else SearchedTo(looked_at=self.looked_at, at=self._oldest),
         )
-
-    @staticmethod
-    def _fact(name: str, reason: str, description: str, host: str) -> str:
-        match name:
-            case "exit":
-                return exit_of(description)
-            case "error":
-                return error_of(description)
-            case "host":
-                return host
-        return reason

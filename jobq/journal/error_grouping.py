@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from jobq.errors import ConfigurationError
@@ -21,10 +22,17 @@ _FOLDED: Final = (
     (re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?"), "<n>"),
     (re.compile(r"\s+"), " "),
 )
+# All but 0, for 0x: which ones they are changes nothing of what is folded, and thousands of errors become a few texts.
+_ALIKE: Final = str.maketrans("23456789", "11111111")
 
 
 def folded(text: str) -> str:
     """Return one line with ids, paths and numbers folded, so that the same fault reads the same each time."""
+    return _folded(text[: 4 * _MOST_CHARACTERS].translate(_ALIKE))
+
+
+@lru_cache(maxsize=1024)
+def _folded(text: str) -> str:
     for pattern, word in _FOLDED:
         text = pattern.sub(word, text[: 4 * _MOST_CHARACTERS])
     return text.strip()[:_MOST_CHARACTERS]
@@ -33,8 +41,7 @@ def folded(text: str) -> str:
 def error_of(description: str) -> str:
     """Return the fingerprint of a dead letter: its last words, or else how it ended."""
     cause, _, output = description.partition(_OUTPUT)
-    lines = [line for line in output.splitlines() if line.strip()]
-    return folded(lines[-1] if lines else cause.partition("\n")[0])
+    return folded(_last_line(output) or cause.partition("\n")[0])
 
 
 def exit_of(description: str) -> str:
@@ -49,8 +56,16 @@ def exit_of(description: str) -> str:
 def brief_of(description: str) -> str:
     """Return a description cut down to what `error_of` and `exit_of` read in it, for where many are kept together."""
     cause, _, output = description.partition(_OUTPUT)
-    lines = [line for line in output.splitlines() if line.strip()]
-    return cause[: 2 * _MOST_CHARACTERS] + (f"{_OUTPUT}{lines[-1][: 4 * _MOST_CHARACTERS]}" if lines else "")
+    last = _last_line(output)
+    return cause[: 2 * _MOST_CHARACTERS] + (f"{_OUTPUT}{last[: 4 * _MOST_CHARACTERS]}" if last else "")
+
+
+def _last_line(output: str) -> str:
+    """Return the last line that has more than white space; "" = there is none."""
+    lines = output.splitlines()
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines[-1] if lines else ""
 
 
 def checked_grouping(text: str) -> tuple[str, ...]:

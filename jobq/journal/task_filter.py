@@ -67,6 +67,10 @@ class TaskFilter:
         """Whether the body of a task is asked for: what it runs, or when it was made, where its age is not known."""
         return bool(self.text) or self.min_age_seconds is not None or self.max_age_seconds is not None
 
+    def asks_last(self, *, is_dead: bool) -> bool:
+        """Return whether the last attempt of a task is asked for: of a dead letter for its host alone."""
+        return bool(self.host or (not is_dead and (self.exit or self.text)))
+
     @property
     def has_states_alone(self) -> bool:
         """Whether nothing else is asked for."""
@@ -79,22 +83,20 @@ class TaskFilter:
             row: the task.
             now: wall time in seconds since the epoch.
         """
-        return (
-            (not self.states or row.state in self.states)
-            and self.id_part in row.id
-            and self.batch in ("", row.batch)
-            and all(
-                not pattern or fnmatchcase(value, pattern)
-                for pattern, value in (
-                    (self.text, row.program if row.state in _ENDED else row.runs),
-                    (self.exit, row.exit),
-                    (self.host, row.host),
-                    (self.reason, row.reason),
-                    (self.error, row.error),
-                )
-            )
-            and self._has_age(row, now)
-        )
+        if (self.states and row.state not in self.states) or self.id_part not in row.id:
+            return False
+        if self.batch not in ("", row.batch):
+            return False
+        for pattern, value in (
+            (self.text, row.program if row.state in _ENDED else row.runs),
+            (self.exit, row.exit),
+            (self.host, row.host),
+            (self.reason, row.reason),
+            (self.error, row.error),
+        ):
+            if pattern and not fnmatchcase(value, pattern):
+                return False
+        return self._has_age(row, now)
 
     def _has_age(self, row: TaskRow, now: float) -> bool:
         if self.min_age_seconds is None and self.max_age_seconds is None:

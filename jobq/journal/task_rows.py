@@ -98,13 +98,16 @@ class TaskDetail:
     signed_by: Sequence[str] = ()
 
 
-def row_of(record: TaskRecord, body_bytes: int | None = None, most_shown: int = MOST_LISTED) -> TaskRow:
+def row_of(
+    record: TaskRecord, body_bytes: int | None = None, most_shown: int = MOST_LISTED, *, asks_error: bool = True
+) -> TaskRow:
     """Return the row of a record.
 
     Args:
         record: with an empty body where that was too large to be read.
         body_bytes: how large it is as stored; None = the record has all of it.
         most_shown: characters of what it runs; 0 = its body is not looked at, for who only counts.
+        asks_error: whether the last words of a dead letter are folded.
     """
     task, malformed = _task_in(record) if most_shown else (None, "")
     is_leased = record.state in (TaskState.RUNNING, TaskState.EXPIRED)
@@ -128,7 +131,7 @@ def row_of(record: TaskRecord, body_bytes: int | None = None, most_shown: int = 
         exit=_exit(record, last),
         outcome="" if last is None else last.outcome,
         reason=record.reason or "",
-        error=error_of(record.description or "") if record.state is TaskState.DEAD else "",
+        error=error_of(record.description or "") if asks_error and record.state is TaskState.DEAD else "",
         batch=record.batch,
         cancel_requested=record.cancel_requested,
     )

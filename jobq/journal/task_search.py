@@ -22,7 +22,7 @@ from jobq.journal.views import MOST_COUNTED, Count, SearchedTo, ViewPage
 MOST_ENDED: Final = 20_000  # tasks that one search looks at: those have their records looked up, too
 MOST_WAITING: Final = 50_000
 _LOOKED_AT_ONCE: Final = 1000  # of one step: what it has found is kept when the next one is cut off
-_WANTED_AT_ONCE: Final = 200  # and no more than these are made into rows at once
+_WANTED_AT_ONCE: Final = 200  # and of those that have to be read with their bodies no more than these
 _MOST_KEY: Final = 500  # characters of a part of a place
 
 
@@ -66,6 +66,8 @@ class SearchStep(NamedTuple):
         states: of those that have ended otherwise than dead, which; none = all.
         newest, oldest: wall times between which those ended that may be meant, dead or not; infinite = any, for a
             clock that was put back has ends that are to come.
+        asks_body: whether bodies are wanted; else they may be left empty.
+        asks_last: whether last attempts are; else they may be left out.
     """
 
     order: TaskOrder
@@ -76,6 +78,8 @@ class SearchStep(NamedTuple):
     states: frozenset[TaskState]
     newest: float
     oldest: float
+    asks_body: bool
+    asks_last: bool
 
 
 class FoundTask(NamedTuple):
@@ -83,7 +87,7 @@ class FoundTask(NamedTuple):
 
     Attributes:
         key: where it stands.
-        record: with its last attempt; an empty body where that is too large.
+        record: with its last attempt, if it was asked for; an empty body where that is too large, or was not.
         body_bytes: how large it is.
     """
 
@@ -132,6 +136,7 @@ class TaskSearch:
         self._now = now
         self._keeps = keeps
         self._most_shown = MOST_SHOWN if keeps or wanted.asks_body else 0
+        self._asks_error = keeps or bool(wanted.error)
         self.ends = time.monotonic() + budget.total_seconds()
         self._orders = orders_of(wanted)
         self._order, self._key = _place_of(after, self._orders)
@@ -159,7 +164,7 @@ class TaskSearch:
             return None
         want = self._limit + 1 - self._count
         if not self._keeps:
-            want = min(want, _WANTED_AT_ONCE)
+            want = min(want, _WANTED_AT_ONCE if self._most_shown else _LOOKED_AT_ONCE)
         look = _LOOKED_AT_ONCE if self._wanted.is_search else want
         is_ended = self._order is TaskOrder.ENDED
         return SearchStep(
@@ -176,6 +181,8 @@ class TaskSearch:
             states=self._wanted.states if is_ended else frozenset(),
             newest=math.inf if self._wanted.min_age_seconds is None else self._now - self._wanted.min_age_seconds,
             oldest=-math.inf if self._wanted.max_age_seconds is None else self._now - self._wanted.max_age_seconds,
+            asks_body=self._most_shown > 0,
+            asks_last=self._keeps or self._wanted.asks_last(is_dead=self._order is TaskOrder.DEAD),
         )
 
     def take(self, step: SearchStep, walked: Walked) -> None:
@@ -200,7 +207,7 @@ class TaskSearch:
         self._order, self._key = (self._orders[at] if at < len(self._orders) else None), ()
 
     def _take_one(self, order: TaskOrder, task: FoundTask) -> None:
-        row = row_of(task.record, task.body_bytes, self._most_shown)
+        row = row_of(task.record, task.body_bytes, self._most_shown, asks_error=self._asks_error)
         if not self._wanted.takes(row, self._now):
             return
         self._count += 1
@@ -248,7 +255,7 @@ def total(counts: Iterable[Count], most: int = MOST_COUNTED) -> Count:
 
 def key_of(parts: Sequence[object]) -> Key:
     """Return the values that say where a row stands as texts, without a loss."""
-    return tuple(part.hex() if isinstance(part, float) else str(part) for part in parts)
+    return tuple([part.hex() if isinstance(part, float) else str(part) for part in parts])
 
 
 def no_place() -> ConfigurationError:

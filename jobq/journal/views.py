@@ -217,7 +217,13 @@ class Views(Protocol):
         ...
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Return what the dead letters have in common, looked at from the newest back.
 
@@ -225,6 +231,7 @@ class Views(Protocol):
             queue: its name.
             grouping: some of `jobq.journal.error_grouping.GROUPINGS`.
             limit: 1 to MOST_ROWS groups.
+            max_age_seconds: of those that died no longer ago; None = of all.
             budget: the time.
         """
         ...

@@ -82,7 +82,7 @@ class LeaseTiming:
             raise ConfigurationError(
                 f"a lease of {durations.show(self.lease)} cannot be kept: a renewal, two more tries and the grace take"
                 f" {durations.show(self.needed)} of the {durations.show(max(0.0, self.hold))} that it may be held;"
-                f" {lower}raise {option} to {self._enough()}"
+                f" {lower}raise {option} to {self._enough()} (`jobq help lease-too-short`)"
             )
 
     @property

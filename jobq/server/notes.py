@@ -23,6 +23,7 @@ from jobq.server.tokens import Scope
 from jobq.server.views import is_own, shown_note
 
 _OF_CHANGE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-z]{0,40}")  # as `jobq.journal.changes.new_change_key` makes them
+_AHEAD_SECONDS: Final = 3600.0  # that the clock of who changes something may be
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/notes")
 
 
@@ -45,6 +46,8 @@ async def put(call: RequestCall) -> Reply:
     if kind is NoteKind.CHANGE:
         if not _OF_CHANGE.fullmatch(body.key):
             raise RequestRefused(400, "malformed_request", "key: this is none of a change")
+        if body.key < change_key(time.time() + _AHEAD_SECONDS):  # it would be the first of all, and never too old
+            raise RequestRefused(400, "malformed_request", "key: this is of a time that is to come")
         await _check_is_own(call, notes, body.key)
         value = _of_caller(call, value)
     found = await notes.put(kind, body.key, value, replaces=body.replaces)

@@ -63,7 +63,8 @@ async def stats(call: RequestCall) -> Reply:
     """Count its tasks."""
     found = await (await call.backend()).stats()
     counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
-    return 200, counts | {"paused": None if found.paused is None else asdict(found.paused)}
+    paused = call.mark_of(found.paused, call.queue)
+    return 200, counts | {"paused": None if paused is None else asdict(paused)}
 
 
 @ENDPOINTS.add("PUT", "/{queue}/pause", Scope.OPERATE, body=schemas.QueuePause, answers={202: answers.PauseAnswer})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobq.pausing import Pause
 from jobq.server.backend_pool import ServedPool
 from jobq.server.error_responses import RequestRefused
 from jobq.server.metrics import Metrics
@@ -70,6 +71,11 @@ class RequestCall:
         """Raise RequestRefused (403) unless the caller may do this to the queue."""
         if not self.may(scope, self.queue):
             raise RequestRefused(403, "forbidden", f"this token does not permit {scope} on queue {self.queue!r}")
+
+    def mark_of(self, mark: Pause | None, queue: str) -> Pause | None:
+        """Return a queue's mark of a pause as the caller may see it: who may only watch sees numbers, and no words."""
+        is_told = any(self.may(scope, queue) for scope in (Scope.VIEW, Scope.LEASE, Scope.OPERATE))
+        return mark if mark is None or is_told else mark.without_words()
 
     async def backend(self) -> Any:
         """Return the queue's backend, for as long as the request lasts; raises RequestRefused (404)."""

@@ -99,6 +99,7 @@ class GroupsLook(QueueLook):
 
     grouping: Annotated[list[_Grouping], Field(min_length=1, max_length=10)]
     limit: _Rows = 50
+    max_age_seconds: Seconds | None = None
 
 
 class NotesLook(QueueLook):

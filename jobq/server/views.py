@@ -7,6 +7,7 @@ a POST, since what it asks for is no part of an address, and changes nothing.
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -48,7 +49,7 @@ class ViewVerb(NamedTuple):
 
 
 async def _queue(call: RequestCall, views: Views, body: view_schemas.QueueLook) -> Any:
-    return fields_of(await views.queue(call.queue, budget=_budget(body)))
+    return fields_of(_shown_line(call, await views.queue(call.queue, budget=_budget(body))))
 
 
 async def _tasks(call: RequestCall, views: Views, body: view_schemas.TasksLook) -> Any:
@@ -84,7 +85,11 @@ async def _leases(call: RequestCall, views: Views, body: view_schemas.LeasesLook
 
 
 async def _dead_groups(call: RequestCall, views: Views, body: view_schemas.GroupsLook) -> Any:
-    return fields_of(await views.dead_groups(call.queue, body.grouping, body.limit, budget=_budget(body)))
+    return fields_of(
+        await views.dead_groups(
+            call.queue, body.grouping, body.limit, max_age_seconds=body.max_age_seconds, budget=_budget(body)
+        )
+    )
 
 
 async def _notes(call: RequestCall, views: Views, body: view_schemas.NotesLook) -> Any:
@@ -175,7 +180,8 @@ async def queues(call: RequestCall) -> Reply:
     body: view_schemas.QueuesLook = call.body
     views = await call.service.places.views()
     if call.may(Scope.WATCH, ALL_QUEUES):
-        return 200, fields_of(await views.queues(body.after, body.limit, budget=_budget(body)))
+        found = await views.queues(body.after, body.limit, budget=_budget(body))
+        return 200, fields_of(replace(found, rows=[_shown_line(call, line) for line in found.rows]))
     # His alone: no place in a list of all is told to him, for it is the name of a queue.
     names = sorted(name for name in await call.service.places.names() if call.may(Scope.WATCH, name))
     behind = [name for name in names if name > body.after]
@@ -187,11 +193,16 @@ async def queues(call: RequestCall) -> Reply:
             break
         looked += 1
         try:
-            rows.append(await views.queue(name, budget=timedelta(seconds=max(0.0, left))))
+            line = await views.queue(name, budget=timedelta(seconds=max(0.0, left)))
+            rows.append(_shown_line(call, line))
         except QueueNotFound:  # it was deleted meanwhile
             continue
     after = behind[looked - 1] if 0 < looked < len(behind) else None
     return 200, fields_of(ViewPage(rows=rows, after=after))
+
+
+def _shown_line(call: RequestCall, line: QueueLine) -> QueueLine:
+    return replace(line, paused=call.mark_of(line.paused, line.name))
 
 
 def shown_note(call: RequestCall, kind: NoteKind, note: QueueNote) -> QueueNote:

@@ -21,10 +21,14 @@ FIELDS: Final = (
         "budgets",
         "call",
         "command",
+        "cpus",
         "cwd",
         "env",
+        "gpus",
         "id",
         "kwargs",
+        "mem",
+        "needs",
         "not_before",
         "on_exit",
         "params",
@@ -60,6 +64,7 @@ class TaskOptions:
 
     Attributes:
         env, cwd, timeout, priority, budgets, on_exit, batch: fields of Task.
+        cpus, gpus, mem, needs: what each asks of a machine, as `Task.new` takes them.
         by_content: a task that is given no id has one that follows from its work, so that the same is known again.
         delay: counts from when the line was read.
         trace_context: of the push; no line has its own.
@@ -74,12 +79,17 @@ class TaskOptions:
     on_exit: tuple[str, ...] | None = None
     trace_context: Mapping[str, str] = field(default_factory=dict)
     by_content: bool = False
+    cpus: str | None = field(default=None, repr=False)  # as of `batch`, below
+    gpus: str | None = field(default=None, repr=False)
+    mem: str | None = field(default=None, repr=False)
+    needs: tuple[str, ...] | None = field(default=None, repr=False)
     batch: str | None = field(default=None, repr=False)  # what earlier versions have begun is known by the others
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""
         common: dict[str, Any] = {"cwd": self.cwd, "timeout": self.timeout, "priority": self.priority}
         common |= {"on_exit": self.on_exit, "batch": self.batch}
+        common |= {"cpus": self.cpus, "gpus": self.gpus, "mem": self.mem, "needs": self.needs}
         if self.delay is not None:
             common["not_before"] = time.time() + self.delay.total_seconds()
         merged = {name: value for name, value in common.items() if value is not None} | fields

@@ -89,6 +89,8 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "keys trust": (("keys", "trust", "own.public"), 0, {"id"}),
     "keys revoke": (("keys", "revoke", KEY), 0, {"id"}),
     "keys check": (("keys", "check"), 0, {"id", "algorithm", "queues", "state"}),
+    "help": (("help", "lock-lost"), 0, {"topic", "text"}),
+    "hwdetect": (("hwdetect",), 0, {"cpus", "memory", "gpus", "why"}),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {

@@ -112,7 +112,9 @@ def test_specs_that_cannot_work(jobq: Jobq) -> None:
     for result, said in zip(results, said_of.values(), strict=True):
         assert said in result.err
         assert result.err.startswith("jobq: ")
-        assert result.err.count("\n") == 1
+        message, more = result.err.splitlines()
+        assert message.startswith("jobq: ")
+        assert more.startswith("More: jobq help "), "a line for where to read on"
         assert "hunter2" not in result.err
     assert "does not exist" in jobq("demo", "size", code=4).err
 
@@ -125,7 +127,13 @@ def test_usage_errors_show_no_password(jobq: Jobq) -> None:
 
 def test_errors_as_json(jobq: Jobq) -> None:
     missing = jobq("demo", "size", "--json", code=4)
-    assert missing.error == {"error": "QueueNotFound", "message": missing.error["message"], "exit_code": 4}
+    assert missing.error["message"]
+    assert missing.error | {"message": ""} == {
+        "error": "QueueNotFound",
+        "message": "",
+        "exit_code": 4,
+        "topic": "queue-not-found",
+    }
     assert jobq("demo", "size", "--json", "--foo", code=2).error["error"] == "UsageError"
 
 
@@ -172,7 +180,7 @@ def test_undecodable_argument(jobq: Jobq) -> None:
         (b"--env", b"A=\xff", b"-c", b"env"),
     ):
         error = jobq("demo", "push", *words, code=2).err
-        assert error.endswith("holds bytes that are not UTF-8\n"), error
+        assert error.endswith("holds bytes that are not UTF-8\nMore: jobq help malformed-task\n"), error
     result = jobq("demo", "push", "-c", b"echo \xff", code=2)
     assert "command" in result.err
     assert "Traceback" not in result.err

@@ -40,6 +40,7 @@ NO_VARIABLE: Final = {
         **dict.fromkeys(("--grid", "--each", "--batch", "--open", "--then", "--notify"), _WHAT),
         "--dedup-by-content": _OF_TASKS,
         **dict.fromkeys(("--env", "--cwd", "--timeout", "--delay", "--priority"), _OF_TASKS),
+        **dict.fromkeys(("--cpus", "--gpus", "--mem", "--needs"), _OF_TASKS),
         **dict.fromkeys(("--dry-run", "--wait", "--wait-timeout", "--ids", "--json"), _ANSWER),
         "--no-create": "a sender without the right to create is refused in any case, and told so",
     },

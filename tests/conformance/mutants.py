@@ -188,6 +188,18 @@ class ReleaseAtOnce(Wrapped):
     delivery = _HastyDelivery
 
 
+class _OvertakenDelivery(FaultyDelivery):
+    async def settle(self, settlement: Settlement) -> None:
+        is_at_once = isinstance(settlement, Release) and not settlement.delay
+        await self.inner.settle(Release(timedelta(microseconds=1)) if is_at_once else settlement)
+
+
+class ReleaseToTheBack(Wrapped):
+    """What was given back is the youngest from then on."""
+
+    delivery = _OvertakenDelivery
+
+
 class _ImpatientDelivery(FaultyDelivery):
     async def settle(self, settlement: Settlement) -> None:
         if isinstance(settlement, Requeue):
@@ -413,6 +425,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ReleaseConsumesBudget: "settle.release_consumes_no_budget",
     ReleaseIsACrash: "settle.release_consumes_no_budget",
     ReleaseAtOnce: "settle.release_waits_for_its_delay",
+    ReleaseToTheBack: "settle.release_keeps_its_place",
     DelayIgnored: "settle.requeue_waits_for_its_delay",
     CountersLost: "settle.requeue_stores_counters_and_generation",
     WorkRewritten: "signed.work_is_kept_as_it_was_written",

@@ -1,14 +1,20 @@
 """Takes the pictures of docs/dashboard.md: `make pictures`. A real service, real workers, a real browser."""
 
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from playwright.sync_api import ViewportSize, sync_playwright
 
+from jobq.backend import Backend
+from jobq.journal.minutes import MINUTE, EndedAttempts, QueueDepth, start_of
+from jobq.journal.notes import NoteKind, time_key
+from jobq.journal.observations import observations_of
 from tests.dashboard import browser
 from tests.dashboard.support import Dashboard
 from tests.service.server import running
@@ -63,7 +69,22 @@ def _fill(dashboard: Dashboard) -> None:
             dashboard.wait_for(task_id, "dead")
         for task_id in shown:
             dashboard.wait_for(task_id, "running")
+        dashboard.inside(_noted)
         _take(dashboard, (("queue", "", "light"), ("running", "running", "dark"), ("task", f"t/{dead[0]}", "light")))
+
+
+async def _noted(backend: Backend) -> None:
+    """Note the hour before, which no picture waits for."""
+    notes = observations_of(backend)
+    assert notes is not None
+    now = start_of(time.time())
+    for back in range(3, 60):
+        wave = round(10 * math.sin(back / 9))
+        outcomes = {"succeeded": 40 + wave, "failed": back % 5, "lock_lost": 2 * (back in (17, 18))}
+        ended = EndedAttempts.of(outcomes, [20.0 + wave] * 20, [30.0 + 2 * wave] * 20)
+        depth = QueueDepth(counts={"ready": 60 + 4 * wave, "running": 3}, oldest_seconds=60.0 + 3 * wave)
+        await notes.put(NoteKind.ENDED, time_key(now - back * MINUTE), ended.encode(), replaces=True)
+        await notes.put(NoteKind.DEPTH, time_key(now - back * MINUTE), depth.encode(), replaces=True)
 
 
 def _take(dashboard: Dashboard, pages: Sequence[tuple[str, str, Literal["light", "dark"]]]) -> None:
@@ -78,7 +99,7 @@ def _take(dashboard: Dashboard, pages: Sequence[tuple[str, str, Literal["light",
             page.goto(f"{dashboard.url}/ui/q/train/{path}".rstrip("/"))
             if picture == "running":
                 page.get_by_text("80 %").wait_for(timeout=60_000)
-            page.screenshot(path=_FOLDER / f"{picture}-{scheme}.png")
+            page.screenshot(path=_FOLDER / f"{picture}-{scheme}.png", full_page=True)
         chromium.close()
 
 

@@ -1,5 +1,7 @@
 """What can be done in the browser, to real tasks of a real worker; by keyboard alone, and without scripts."""
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -87,10 +89,35 @@ def test_a_queue_is_paused_and_resumed(dashboard: Dashboard, opened: Opened) -> 
     expect(page.get_by_role("status")).to_contain_text("the queue is paused")
     expect(page.get_by_text("GPU driver <update>")).to_be_visible()
     assert "GPU driver <update>" in dashboard.jobq("size")
+    overview = opened("/ui/", "view")
+    expect(overview.get_by_role("row").filter(has_text="demo")).to_contain_text(re.compile("paused .* ago by .*"))
+    overview = opened("/ui/", "watch")
+    state = overview.get_by_role("row").filter(has_text="demo").locator("td").last
+    expect(state).to_have_text(re.compile("^paused [0-9.]+[smh] ago$"))
     page.get_by_role("button", name="Resume the queue").click()
     _confirm(page, "Resume the queue")
     expect(page.get_by_role("button", name="Pause the queue")).to_be_visible()
     assert "GPU" not in dashboard.jobq("size")
+
+
+def test_who_canceled_a_task_stands_on_its_page(dashboard: Dashboard, opened: Opened) -> None:
+    task_id = dashboard.push("true", "--delay", "1h")
+    dashboard.jobq("cancel", task_id)
+    page = opened(f"/ui/q/demo/t/{task_id}", "admin", "view")
+    expect(page.locator(".facts")).to_contain_text(re.compile("Cancel.* ago by .*@.*command line"))
+    page = opened(f"/ui/q/demo/t/{task_id}", "view")
+    expect(page.locator(".facts")).not_to_contain_text("command line")
+    expect(page.locator(".facts").get_by_role("link", name="Audit")).to_be_visible()
+
+
+def test_a_batch_says_about_how_long_it_takes(dashboard: Dashboard, queue: str, opened: Opened) -> None:
+    own = Dashboard(dashboard.server, dashboard.spec.replace("/demo", f"/{queue}"), dashboard.folder)
+    own.jobq("push", "--batch", "s9", "--grid", "n=1..9", "-c", "sleep $(($PARAM_n / 4 * 100))")
+    with own.worker("-n", "1"):
+        page = opened(f"/ui/q/{queue}/batches", "view")
+        row = page.locator("[id='batch-s9']")
+        expect(row.locator("td").nth(4)).to_have_text("6", timeout=20_000)
+        expect(row.locator("td").nth(5)).to_have_text(re.compile("[0-9.]+[smh]"), timeout=20_000)
 
 
 def test_a_batch_is_canceled(dashboard: Dashboard, opened: Opened) -> None:
@@ -164,3 +191,19 @@ def test_a_service_that_is_away_leaves_what_stands_there(opened: Opened) -> None
     expect(page.locator("#live-state")).not_to_contain_text("next try in", timeout=20_000)
     assert any("net::ERR_FAILED" in said for said in opened.complaints)  # as the browser and htmx tell of it
     opened.complaints.clear()
+
+
+def test_escape_clears_a_field_of_the_filter(dashboard: Dashboard, opened: Opened) -> None:
+    """One that nobody has applied is empty again; one that is applied is taken off, and the others stay."""
+    dashboard.push("true", "--id", "escaped-1")
+    page = opened("/ui/q/demo/tasks?id=no-such&state=ready")
+    expect(page.locator("main")).to_contain_text("No task matches")
+    field = page.get_by_label("Part of the id")
+    field.press("Escape")
+    expect(page.locator("[id='task-escaped-1']")).to_be_visible()
+    expect(page.get_by_label("State")).to_have_value("ready")
+    expect(field).to_have_value("")
+    field.fill("something else")
+    field.press("Escape")
+    expect(field).to_have_value("")
+    expect(page.locator("[id='task-escaped-1']")).to_be_visible()

@@ -33,6 +33,35 @@ def test_what_a_filter_takes_is_put_back_and_nothing_else(dashboard: Dashboard, 
     assert counts(dashboard, queue) == {"ready exit 137": 1200, "dead exit 3": 30, "dead exit 137": 5}
 
 
+def test_a_group_of_dead_letters_is_put_back_from_its_row(dashboard: Dashboard, queue: str, opened: Opened) -> None:
+    die(dashboard, queue, 8, 137)
+    die(dashboard, queue, 3, 3)
+    page = opened(f"/ui/q/{queue}/dead", "view", "operate")
+    page.get_by_role("row").filter(has_text="137").get_by_role("button", name="Retry all 8").click()
+    expect(page.locator("main")).to_contain_text("137")
+    page.get_by_role("button", name="Put 8 tasks back, with fresh budgets").click()
+    expect(page.get_by_role("row").filter(has_text=queue)).to_contain_text("done", timeout=60_000)
+    assert counts(dashboard, queue) == {"ready exit 137": 8, "dead exit 3": 3}
+    said = "state=dead, exit=137, error=failed; last: exit code <n>"
+    expect(page.get_by_role("row").filter(has_text=queue)).to_contain_text(said)
+    page = opened(f"/ui/q/{queue}/audit")
+    expect(page.get_by_role("row").filter(has_text=said).first).to_be_visible()
+    page = opened(f"/ui/q/{queue}", "view")
+    page.get_by_role("link", name="Those of the last hour").click()
+    expect(page.get_by_label("Died within")).to_have_value("1h")
+    expect(page.locator("caption")).to_contain_text("of the last 1h")
+    expect(page.locator(".command")).to_have_count(0)  # no command takes these alone
+    page.get_by_role("link", name="3", exact=True).click()
+    expect(page.get_by_label("Older than")).to_have_value("<1h")
+    expect(page.locator("main")).to_contain_text("3 match")
+    page = opened(f"/ui/q/{queue}/dead?by=host", "view", "operate")  # nobody knows where: no filter says that
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("button", name="Retry all")).to_have_count(0)
+    page = opened(f"/ui/q/{queue}/dead", "view")
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("button", name="Retry all")).to_have_count(0)
+
+
 def test_all_of_a_queue_wants_its_name(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     die(dashboard, queue, 7, 3)
     page = opened(f"/ui/q/{queue}/tasks?state=dead")

@@ -55,7 +55,7 @@ def test_what_succeeded_goes_up_and_the_others_down_at_one_scale() -> None:
     assert _bars(chart, "succeeded") == [(0, 0.0, 48.0)]
     assert _bars(chart, "failed") == [(0, 48.0, 24.0)]
     assert _bars(chart, "lease lost") == [(2 * STEP_WIDTH, 48.0, 24.0)]
-    assert [line.last for line in chart.lines] == ["0", "0", "30", "0"]
+    assert [line.last for line in chart.lines] == ["60", "30", "30", "0"], "in all"
 
 
 def test_one_failure_among_thousands_is_seen_and_all_stays_within_the_drawing() -> None:

@@ -132,7 +132,7 @@ def test_actions_on_all_are_noted_with_their_filter_and_their_end(
     page.goto(f"{dashboard.url}/ui/q/{queue}/audit")
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(2)
-    expect(rows.filter(has_text="begun as")).to_contain_text("state=scheduled&id=later-")
+    expect(rows.filter(has_text="begun as")).to_contain_text("state=scheduled, id=later-")
     expect(rows.filter(has_text="changed by this service")).to_contain_text("3 tasks")
 
 

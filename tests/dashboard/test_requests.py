@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from jobq.pausing import Pause, pausable
 from jobq.servable import served
 from jobq.server import tokens
 from jobq.task import Task
@@ -149,6 +150,16 @@ def test_who_may_look_at_one_queue_sees_that_one_alone(dashboard: Dashboard, que
     assert "demo" not in text.replace(dashboard.spec, "")
     assert dashboard.ask("GET", "/ui/q/demo", cookie=cookie).status == 403
     assert dashboard.ask("GET", f"/ui/q/{queue}/tasks", cookie=cookie).status == 200
+
+
+def test_who_may_only_watch_reads_no_words_of_a_pause(dashboard: Dashboard, queue: str) -> None:
+    spec = dashboard.spec.replace("/demo", f"/{queue}")
+    mark = Pause(at=time.time(), by="ada@node-7", reason="secret words")
+    dashboard.inside(lambda backend: pausable(backend).pause(mark), spec)
+    for scope in ("watch", "view"):
+        text = dashboard.ask("GET", f"/ui/q/{queue}", cookie=dashboard.cookie(scope)).text
+        assert "Paused" in text
+        assert ("secret words" in text, "ada@node-7" in text) == (scope == "view", scope == "view")
 
 
 @pytest.mark.parametrize(

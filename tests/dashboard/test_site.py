@@ -9,7 +9,9 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from jobq.dashboard import site
+from jobq.dashboard.pages.hosts import HostRow, WorkerRow
 from jobq.dashboard.session import Viewer
+from jobq.journal.presence import WorkerPresence
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.task_rows import detail_of
 from jobq.servable import DATABASE
@@ -53,11 +55,22 @@ async def test_a_queue_that_was_seen_is_there_whatever_was_known(tmp_path: Path)
         await places.close()
 
 
+def test_who_vanishes_loses_what_it_held() -> None:
+    """It tells of nothing any more: who ended, or is there, has told all."""
+    told = WorkerPresence(
+        holder="node-3:7", host="node-3", version="0.1.0", slots=4, busy=3, state="working", started=0.0, lost=1
+    )
+    states = ("gone", "stopped", "working")
+    rows = [WorkerRow(queue="demo", told=told, age=100.0, state=state) for state in states]
+    assert [row.lost for row in rows] == [4, 1, 1]
+    assert HostRow(name="node-3", workers=rows).lost == 6
+
+
 @pytest.mark.parametrize("hastens", [True, False])
 def test_a_button_is_there_only_for_what_the_backend_can(hastens: bool) -> None:
     task = detail_of(TaskRecord(id="a", state=TaskState.SCHEDULED, attempt=1, at=2e9), [])
     page = site.WebPage(template="task.html", title="a", queue="demo")
-    values = {"task": task, "row": task.row, "printed": None, "is_running": False}
+    values = {"task": task, "row": task.row, "printed": None, "is_running": False, "changes": []}
     capabilities = replace(DATABASE, hastens=hastens)
     template = site._templates.get_template(page.template)
     text = template.render(page=page, may=lambda _: True, capabilities=capabilities, now_seconds=1.0, **values)

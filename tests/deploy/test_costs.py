@@ -1,4 +1,4 @@
-"""The table of docs/deployment.md, "What it costs": what a service bills, counted at the wire, verb by verb."""
+"""The table of docs/costs.md, "What it costs": what a service bills, counted at the wire, verb by verb."""
 
 import re
 from collections import Counter
@@ -89,8 +89,8 @@ def _printed(found: dict[str, int]) -> list[int]:
 
 def _row(service: str) -> list[int]:
     """Return the numbers with which the columns of a service begin, but for those of hours."""
-    page = (ROOT / "docs/deployment.md").read_text()
-    line = re.search(rf"^\| {service}[^|]*\|(.*)\|$", page.partition("## What it costs")[2], re.MULTILINE)
+    page = (ROOT / "docs/costs.md").read_text()
+    line = re.search(rf"^\| {service}[^|]*\|(.*)\|$", page, re.MULTILINE)
     assert line is not None
     columns = line[1].split("|")
     return [int(columns[at].split()[0].rstrip(":")) for at in (0, 1, 2, 5)]

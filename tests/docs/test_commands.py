@@ -81,6 +81,8 @@ CHANGED: Final = {
 ON_EMPTY: Final = {"while jobq demo size --fail-if-empty; do sleep 10; done"}
 
 FENCE: Final = re.compile(r"^ *```(console|sh|bash|shell)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+# A file that a page shows: `NAME` at the beginning of the sentence that ends before its text.
+FILES: Final = re.compile(r"^`([a-z]+\.sh)` [^\n]*:\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORT_ID: Final = re.compile(r"\b[0-9a-f]{8}\b")
 
@@ -131,6 +133,9 @@ class Reader:
         (folder / "train.py").write_text("import sys\nprint('trained', *sys.argv[1:])\n")
         (folder / "training.py").write_text(_python_of("docs/python-tasks.md"))
         (folder / "folds.py").write_text(_python_of("docs/work-specifications.md"))
+        for page in PAGES:
+            for name, text in FILES.findall((ROOT / page).read_text()):
+                (folder / name).write_text(text)
         (folder / "backup.sh").write_text("#!/bin/sh\necho backed up\n")
         (folder / "backup.sh").chmod(0o755)
         (folder / "some.log").write_text("a line\n")

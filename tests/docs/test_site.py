@@ -27,12 +27,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+def test_the_manual_page_is_what_the_commands_say(site: Path) -> None:
+    made = site.parent / "man"
+    folders = [str(folder) for folder in (site.parent / "trees", ROOT / "docs", made)]
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", "-W", "-b", "man", "-d", *folders], check=True)
+    assert (ROOT / "docs/jobq.1").read_text() == (made / "jobq.1").read_text(), "`make docs` makes it anew"
+
+
 def test_each_page_is_reached_from_the_first(site: Path) -> None:
     first = (site / "index.html").read_text()
     pages = {page.relative_to(site) for page in site.rglob("*.html")} - {
         Path(name) for name in ("index.html", "search.html", "genindex.html", "py-modindex.html")
     }
-    assert len(pages) > 25
+    assert len(pages) > 35
     assert [str(page) for page in sorted(pages) if f'href="{page}"' not in first] == []
 
 
@@ -49,4 +56,7 @@ def test_the_reference_has_each_command_event_endpoint_and_error(site: Path) -> 
     assert all(name in events for name in PHRASES)
     assert "/api/queues/" in (site / "reference/http-api.html").read_text()
     assert "QueueNotFound" in (site / "reference/errors.html").read_text()
+    assert "pre-authentication" in (site / "reference/wire-format.html").read_text()
+    assert "task_ready" in (site / "reference/schema.html").read_text()
+    assert ".. program::" not in commands, "markup is not printed as it stands"
     assert "jobq.queue.Queue.push" in (site / "reference/python.html").read_text()

@@ -67,7 +67,9 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "completion": ("completion bash", 0),
     "emulator service-bus": ("emulator service-bus --time-limit 100ms", 0),
     "healthcheck": ("healthcheck", 3),
+    "hwdetect": ("hwdetect", 0),
     "config": ("config", 0),
+    "help": ("help lock-lost", 0),
 }
 _ANY: Final = re.compile(r"[0-9a-zA-Z_-]*\d[\w.:-]*")  # what is another each time: ids, times, ports, tokens
 

@@ -1,8 +1,12 @@
 """Dead letters in groups: found by what they have in common, and put back by it, as often as it takes."""
 
+import json
+
 import pytest
 
+from jobq.journal.dead_grouping import host_in
 from jobq.journal.error_grouping import error_of, exit_of, folded
+from jobq.journal.records import Attempt
 
 from .conftest import Place, everywhere
 
@@ -19,6 +23,25 @@ from .conftest import Place, everywhere
 def test_what_varies_is_folded(one: str, other: str) -> None:
     assert folded(one) == folded(other)
     assert folded("ValueError: bad shape") != folded("ValueError: bad size")
+
+
+def test_which_digits_they_are_decides_only_what_is_an_id() -> None:
+    assert folded("at 0x1f, not 1x1f") == "at <id>, not <n>x<n>f"
+    assert folded("step 123 of 987, abc12345") == folded("step 456 of 210, def67890") == "step <n> of <n>, <id>"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "host"),
+    [
+        (Attempt(attempt=1, outcome="failed", then="dead", ended=1.0, host="node-7", value={"host": "no"}), "node-7"),
+        (Attempt(attempt=1, outcome="failed", then="dead", ended=1.0, value={"host": "no"}), ""),
+        (Attempt(attempt=1, outcome="failed", then="dead", ended=1.0, detail='"host": "no"'), ""),
+        (Attempt(attempt=1, outcome="failed", then="dead", ended=1.0, host='n\\"ö', detail='"host": "no"'), 'n\\"ö'),
+    ],
+)
+def test_the_host_of_an_attempt_is_told_from_what_a_task_says(attempt: Attempt, host: str) -> None:
+    assert host_in(attempt.encode()) == host
+    assert host_in(json.dumps(json.loads(attempt.encode()), separators=(",", ":"))) == host  # by another writer
 
 
 def test_what_a_description_tells() -> None:

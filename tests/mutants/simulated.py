@@ -165,8 +165,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "slots: more is taken than there is room for",
         _WORKER,
-        "free=lambda: int(min(self._free, self._left, self._gate.most_at_once or math.inf)),",
-        "free=lambda: int(min(self._free, self._left, self._gate.most_at_once or math.inf)) + 1,",
+        "free=lambda: int(min(self._free(), self._left, self._gate.most_at_once or math.inf)),",
+        "free=lambda: int(min(self._free(), self._left, self._gate.most_at_once or math.inf)) + 1,",
     ),
     _found(
         "L4: a worker ends when the broker refuses for a while",

@@ -123,3 +123,37 @@ def test_a_closer_look_is_not_repeated_before_its_turn_unless_much_was_added() -
     assert watch.is_suspect(tree._replace(rss_bytes=2101))
     process.popen.kill()
     process.popen.wait()
+
+
+async def test_each_has_the_smaller_of_its_own_limit_and_everyones() -> None:
+    """A neighbour that may use more lives on."""
+    processes = [_Process() for _ in range(3)]
+    sampler = UsageSampler(limit_bytes=2**50)
+    small, large, free = [
+        sampler.watch(process, limit_bytes=limit)  # type: ignore[arg-type] # all it needs
+        for process, limit in zip(processes, (1, 2**60, None), strict=True)
+    ]
+    assert (small.limit_bytes, large.limit_bytes, free.limit_bytes) == (1, 2**50, 2**50)
+    running = asyncio.create_task(sampler.run())
+    assert await asyncio.wait_for(small.over_limit(), 20) > 1
+    running.cancel()
+    for watch, process in zip((small, large, free), processes, strict=True):
+        watch.end(None)
+        process.popen.kill()
+        process.popen.wait()
+
+
+async def test_a_limit_of_its_own_is_looked_after_as_often() -> None:
+    """Memory fills fast: the pauses are short for as long as anything that is watched has a limit."""
+    sampler, process = UsageSampler(), _Process()
+    free = sampler.watch(process)  # type: ignore[arg-type] # all it needs
+    sampler._last_cost, sampler._unseen_since = 1.0, None
+    long = sampler._due()
+    limited = sampler.watch(process, limit_bytes=2**50)  # type: ignore[arg-type] # as above
+    sampler._unseen_since = None
+    assert long - sampler._due() > 20.0
+    limited.end(None)
+    assert sampler._due() == pytest.approx(long, abs=1.0)
+    free.end(None)
+    process.popen.kill()
+    process.popen.wait()

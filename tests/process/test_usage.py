@@ -130,7 +130,7 @@ time.sleep(1000)
     (dead,) = await stage.backend.dead_letters(10)
     assert dead.reason == "memory_limit"
     assert dead.description.startswith("failed 2 times; last: killed: 1")
-    assert " MiB in use, over --memory-limit 100 MiB" in dead.description
+    assert " MiB in use, over its memory limit of 100 MiB" in dead.description
     assert [event.fields["task_id"] for event in stage.told("task.succeeded")] == [neighbour]
     (first, _) = stage.told("task.failed")
     assert first.fields["max_rss_bytes"] > 100 * MIB

@@ -30,6 +30,7 @@ from jobq_sqlite.views import SqliteViews
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks, virtual_file
 
 VALUES = {
+    "asks_body": True,
     "queue": 1, "batch": 1, "boottime": 0, "wall": 0, "look": 50, "want": 50, "oldest": 0, "newest": 0,
     "key0": 0, "key1": 0, "key2": 0, "state": "done", "outcome": None, "others": 49, "most": 10, "since": 0,
     "body": b"x",

@@ -50,14 +50,18 @@ def faults(wheel: Path, sdist: Path) -> list[str]:
         for file in (ROOT / package).rglob("*")
         if file.suffix in _KINDS
     }
+    wanted |= {f"jobq/docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
     if not (pure := wheel.name.endswith(_FOR_ALL)):
         wanted.add(NAME)
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        shared = {name for name in packed if name.endswith(".data/data/share/man/man1/jobq.1")}
         infos = [name for name in archive.namelist() if ".dist-info/" in name]
         texts = b"".join(archive.read(name) for name in infos)
     found = [f"{wheel.name} lacks {name}" for name in sorted(wanted - packed)]
-    found += [f"{wheel.name} has {name}, which nobody asked for" for name in sorted(packed - wanted)]
+    if not shared:
+        found.append(f"{wheel.name} lacks the manual page")
+    found += [f"{wheel.name} has {name}, which nobody asked for" for name in sorted(packed - wanted - shared)]
     if not any(name.endswith("/licenses/LICENSE") for name in infos):
         found.append(f"{wheel.name} lacks its licence")
     if str(ROOT).encode() in texts:

@@ -55,7 +55,7 @@ def test_what_is_missing_or_too_much_is_found(built: tuple[Path, Path], tmp_path
 
 def test_the_same_commit_gives_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
     """In another folder, by another user's umask, with other times of files."""
-    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "hatch_build.py", ".gitignore"):
+    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "docs", "hatch_build.py", ".gitignore"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, tmp_path / name)
     os.utime(tmp_path / "pyproject.toml", (1, 1))

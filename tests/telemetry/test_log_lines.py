@@ -1,4 +1,4 @@
-"""The JSON log: a real worker to which all happens, each line held to what docs/deployment.md promises."""
+"""The JSON log: a real worker to which all happens, each line held to what docs/observing.md promises."""
 
 import json
 import re
@@ -164,7 +164,7 @@ def _hold_to_the_schema(line: dict[str, Any]) -> None:
     assert re.fullmatch(re.escape(line["host"]) + r":\d+", line["worker_id"])
     for name, held in line.items():
         assert isinstance(held, TYPES.get(name, (str, int, float))), (name, held)
-        assert f"`{name}`" in REFERENCE, f"docs/deployment.md does not tell what {name} is"
+        assert f"`{name}`" in REFERENCE, f"docs/observing.md does not tell what {name} is"
     assert f"`{line['event']}`" in REFERENCE
     if family == "task":
         assert set(line) >= {"task_id", "attempt"}
@@ -175,7 +175,7 @@ def _hold_to_the_schema(line: dict[str, Any]) -> None:
         assert ("error_type" in line) == (verb not in {"succeeded", "cancelled", "preempted"})
 
 
-REFERENCE: Final = (ROOT / "docs/deployment.md").read_text().partition("## Logs")[2].partition("\n## ")[0]
+REFERENCE: Final = (ROOT / "docs/observing.md").read_text().partition("## Logs")[2].partition("\n## ")[0]
 
 
 def test_one_that_was_canceled_with_its_delivery_under_way_is_told_of() -> None:

@@ -25,7 +25,7 @@ def test_the_options_are_those_of_the_commands() -> None:
         if isinstance(parameter, click.Option) and parameter.name in Settings.FIELDS
     }
     assert set(options) == configuration._OPTIONS
-    assert all(f"--{name.replace('_', '-')}" in names for name, names in options.items())
+    assert all(configuration.option_of(name) in names for name, names in options.items())
 
 
 def test_every_setting_says_what_it_is_for() -> None:

@@ -17,6 +17,7 @@ from jobq import notify
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
 from jobq.formats.wire_v3 import Signature, pre_authentication_encoding, work_in
+from jobq.resources.request import Resources
 from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
@@ -409,12 +410,13 @@ def test_envelopes_that_are_none(change: dict[str, Any], says: str) -> None:
         Task.decode(golden(**change))
 
 
-def test_what_a_newer_jobq_says_is_kept_for_it() -> None:
-    text = TEXT.replace('"env":{}', '"env":{},"resources":{"gpu":1}')
+def test_what_a_task_asks_for_is_signed() -> None:
+    text = TEXT.replace('"env":{}', '"env":{},"resources":{"gpus":1000},"needs":["eu"]')
     task = Task.decode(golden(text))
-    assert task.work is not None
-    assert task.work.of_a_newer_jobq == ("resources",)
+    assert (task.resources, task.needs) == (Resources(gpus=1000), ("eu",))
     assert golden(text) == task.encode()
+    with pytest.raises(MalformedTask, match=r"resources\.gpu: unknown field"):
+        Task.decode(golden(TEXT.replace('"env":{}', '"env":{},"resources":{"gpu":1}')))
 
 
 def test_counters_and_date_are_beside_the_work() -> None:

@@ -55,7 +55,7 @@ def test_a_grace_of_a_month_is_told_what_would_do_at_once() -> None:
     with pytest.raises(ConfigurationError, match="cannot be kept") as refused:
         timing_for(timedelta(seconds=60), settings).check(option="LEASE")
     assert time.monotonic() - began < 0.5
-    found = re.search(r"raise LEASE to (\w+)$", str(refused.value))
+    found = re.search(r"raise LEASE to (\w+) \(`jobq help lease-too-short`\)$", str(refused.value))
     assert found is not None
     enough = durations.parse(found[1])
     timing_for(enough, settings).check()

@@ -128,7 +128,13 @@ class StorageViews:
         return ViewPage(rows=found, after=shown[-1], searched_to=SearchedTo(looked_at=len(shown)) if is_cut else None)
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Refuse: to see letters is to lease them."""
         self._refuse(queue)

@@ -138,24 +138,32 @@ class TableViews:
         return await self._service.leases(queue, prefix, after, limit, budget=budget)
 
     async def dead_groups(
-        self, queue: str, grouping: Sequence[str], limit: int, *, budget: timedelta = BUDGET
+        self,
+        queue: str,
+        grouping: Sequence[str],
+        limit: int,
+        *,
+        max_age_seconds: float | None = None,
+        budget: timedelta = BUDGET,
     ) -> DeadGroups:
         """Group those that the journal knows to be dead: to see the letters themselves is to lease them."""
         self._service.checked(queue)
         checked_limit(limit)
         found = DeadGrouping(checked_grouping(",".join(grouping)))
         try:
-            is_all = await answered(self._group(found, self._looks(budget, MOST_LOOKS)))
+            is_all = await answered(self._group(found, max_age_seconds, self._looks(budget, MOST_LOOKS)))
         except LooksUsedUp:
             is_all = False
         return found.groups(limit, is_all=is_all)
 
-    async def _group(self, found: DeadGrouping, looks: Looks) -> bool:
+    async def _group(self, found: DeadGrouping, max_age_seconds: float | None, looks: Looks) -> bool:
         """Count dead letters; return whether these were all."""
         key: tuple[str, ...] = ()
-        ends = EndedWalk(looks, time.time())
+        now = time.time()
+        oldest = -_NEWEST if max_age_seconds is None else now - max_age_seconds
+        ends = EndedWalk(looks, now)
         while looks.left and found.looked_at < MOST_GROUPED:
-            walked = await ends.before(key, _NEWEST, -_NEWEST)
+            walked = await ends.before(key, _NEWEST, oldest)
             for record in (task.record for task in walked.tasks if task.record.state is TaskState.DEAD):
                 host = "" if record.last is None else record.last.host
                 found.add(record.id, record.reason or "", record.description or "", host, record.at or 0.0)

@@ -88,7 +88,7 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     def on_event(event: Event) -> None:
         if event.name == "queue.paused":
             paused.append(str(event.fields["detail"]))
-        elif event.name == "task.not_allowed":
+        elif event.name in ("task.not_allowed", "task.misfit"):
             not_allowed[event.fields["task_id"]] = f": {event.fields['detail']}"
         screen.on_event(event)
 

@@ -17,7 +17,15 @@ from jobq.cli.common import (
     spec_of,
     time_limit,
 )
-from jobq.cli.submit.push_options import call_of, check_batch, check_rules, check_sources, kwargs_of, variables_of
+from jobq.cli.submit.push_options import (
+    asked_of,
+    call_of,
+    check_batch,
+    check_rules,
+    check_sources,
+    kwargs_of,
+    variables_of,
+)
 from jobq.cli.submit.sweep import EACH, GRID, sweep_of
 
 _HELP: Final = """Queue commands, which workers will run.
@@ -31,8 +39,9 @@ after `--`, without a shell; a -c stays as it is, and finds "$PARAM_name". {inde
 
 In a FILE each line is a command for the shell. Blank lines and lines that begin with # are skipped. A line that begins
 with {" is a JSON object with the fields command, argv or call (with kwargs), and env, cwd, timeout (seconds), id,
-priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes). Options hold for
-all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a pipe that never ends.
+priority, not_before (seconds since 1970), on_exit (rules), budgets (retries, preemptions, crashes), cpus, gpus, mem and
+needs (a list). Options hold for all tasks that do not say otherwise. Lines are queued as they come, so FILE may be a
+pipe that never ends.
 
 With --batch NAME all tasks of this push are one batch: `batch show` counts them, `batch wait` waits for their end,
 `batch retry` runs the failed ones again, and `results` makes a table of them. A push of FILE, of points or of -c is
@@ -45,6 +54,7 @@ are needed; a point's task has the id NAME.INDEX.
 _EXAMPLES: Final = (
     "jobq demo push -c 'python train.py --fold 1' -c 'python train.py --fold 2'",
     "jobq demo push tasks.txt",
+    "jobq demo push --cpus 4 --gpus 1 --mem 12G -c 'python train.py'    # for workers that offer as much",
     "jobq demo push --on-exit 3=fail --on-exit oom=delay:10m -c 'python train.py'",
     "jobq demo push --wait -c 'true' -c 'exit 3'    # while a worker runs: ends with 3",
     "jobq demo push --resume monday tasks.txt    # after an interruption: the same again",
@@ -88,6 +98,17 @@ class _PushCommand(ProgramCommand):
 )
 @click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
+@click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs, as in 4 or 0.5.")
+@click.option(
+    "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
+)
+@click.option(
+    "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
+)
+@click.option(
+    "--needs", metavar="TAG", multiple=True, callback=asked_of,
+    help="A tag that its worker must have (worker --tag); may be repeated, and it must have all.",
+)  # fmt: skip
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
 @click.option(
     "--dedup-by-content",
@@ -158,6 +179,10 @@ def push(
     timeout: timedelta | None,
     delay: timedelta | None,
     priority: int | None,
+    cpus: str | None,
+    gpus: str | None,
+    mem: str | None,
+    needs: tuple[str, ...],
     id_: str | None,
     by_content: bool,
     num_retries: int | None,
@@ -201,6 +226,10 @@ def push(
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets=budgets_of(settings),
         by_content=by_content,
+        cpus=cpus,
+        gpus=gpus,
+        mem=mem,
+        needs=needs or None,
         batch=batch_name,
     )
     argv: tuple[str, ...] | None = program_of(ctx)

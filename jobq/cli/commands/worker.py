@@ -1,5 +1,6 @@
 """`jobq QUEUE worker`: options into settings, events onto the terminal; the work is in jobq.run.worker.worker."""
 
+import os
 import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -13,9 +14,10 @@ from jobq.cli.worker_options import (
     LOAD,
     MEMFREE,
     MEMORY_LIMIT,
-    NUM_WORKERS,
+    SLOTS,
     STOP_GRACE,
     VIEW,
+    offering,
     option,
     time_option,
 )
@@ -36,6 +38,7 @@ Every option but --json has a variable: --num-workers is JOBQ_NUM_WORKERS.
 _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
+    "jobq demo worker -n auto --gpus auto --memory auto    # as many as fit this machine, see `jobq hwdetect`",
     "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
     "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
@@ -44,7 +47,8 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
 
 
 @click.command(cls=ExampleCommand, help=_HELP, examples=_EXAMPLES)
-@NUM_WORKERS
+@SLOTS
+@offering
 @time_option(
     "--visibility-timeout",
     text="How long a lease is asked for; it is renewed while a task runs.",
@@ -116,7 +120,7 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
         raise click.UsageError("--json and --log-format text contradict each other")
     if as_json:
         options["log_format"] = "json"
-    options["preload"] = options["preload"] or None
+    options["preload"], options["tags"] = options["preload"] or None, options["tags"] or None
     settings = read_settings(quiet_output=quiet_output or None, **options)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq worker --help` needs none of it
 
@@ -129,10 +133,12 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
     from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq worker --help` needs none of it
     from jobq.journal.records import host_of, this_holder  # noqa: PLC0415 - as above
     from jobq.run.process.usage import UsageSampler  # noqa: PLC0415 - as above
+    from jobq.run.worker.offered import offered  # noqa: PLC0415 - as above
     from jobq.run.worker.worker import Worker  # noqa: PLC0415 - as above
     from jobq.spec import parse, resolve  # noqa: PLC0415 - as above
     from jobq.telemetry.setup import attached  # noqa: PLC0415 - as above
 
+    settings, offer = await offered(settings, os.environ)
     backend = resolve(spec, settings)
     kind, holder = parse(spec).scheme, this_holder()
     is_live = live_view.is_wanted(settings.view, log_format=settings.log_format)
@@ -150,7 +156,9 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
             if is_live:
                 await stack.enter_async_context(live_view.of_worker(console.show, events, spec, settings, sampler))
             adapt = await stack.enter_async_context(attached(events, settings, backend, kind))
-            worker = Worker(backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler)
+            worker = Worker(
+                backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler, offer=offer
+            )
             report = await worker.run()
         if report.stopped_by is not None:
             console.flush_seconds = min(console.flush_seconds, _HURRIED_FLUSH_SECONDS)

@@ -231,12 +231,22 @@ def warn(text: str) -> None:
         _put_aside(f"{paint('jobq: warning:', _YELLOW, sys.stderr)} {visible(text)}")
 
 
-def fail(name: str, message: str, exit_code: int, *, as_json: bool, **more: Any) -> int:
-    """Write an error to standard error, as one plain line or as a JSON object with more fields; return the code."""
+def fail(name: str, message: str, exit_code: int, *, as_json: bool, topic: str = "", **more: Any) -> int:
+    """Write an error to standard error, as one plain line or as a JSON object with more fields; return the code.
+
+    Args:
+        name: of the error.
+        message: for people.
+        exit_code: is returned.
+        as_json: as an object.
+        topic: for `jobq help`; empty where there is none.
+        more: fields of the object.
+    """
     if as_json:
+        more = {**more, "topic": topic} if topic else more
         _put_aside(json.dumps({"error": name, "message": to_copy(message), "exit_code": exit_code, **more}))
     else:
-        complain(message)
+        complain(message, hint=f"More: jobq help {topic}" if topic else "")
     return exit_code
 
 

@@ -162,7 +162,7 @@ class LocalRun:
             ),
             sinks=None if self.results is None else self.results.sink,
         )
-        slots = self._settings.num_workers if self._handling.view == "table" else 0
+        slots = max(0, self._settings.num_workers) if self._handling.view == "table" else 0
         view = LiveView(screen.show, sampler=sampler, slots=slots, below=lambda _: [self.status()])
         feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:

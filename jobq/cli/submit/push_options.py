@@ -29,6 +29,18 @@ def call_of(_context: click.Context, _parameter: click.Parameter, text: str | No
     return text
 
 
+def asked_of(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
+    """Return what is asked of a machine, as click asks."""
+    if given:
+        from jobq.task import Task  # noqa: PLC0415 - `jobq push --help` must not pay for it
+
+        try:
+            Task.new(command="true", **{str(parameter.name): given})
+        except MalformedTask as error:
+            raise click.BadParameter(error.what) from None
+    return given
+
+
 def kwargs_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:
     """Return a JSON object, as click asks."""
     if text is None:

@@ -1,14 +1,18 @@
 """The batches of a queue."""
 
+from contextlib import suppress
+
 from starlette.requests import Request
 
 from jobq.batches import batches_of
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage
+from jobq.errors import JobqError
 from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
 _ROWS = 50
+_MOST_TIMED = 10  # batches of which is said how long they take
 
 
 @PAGES.add("/q/{queue}/batches", Scope.VIEW)
@@ -20,7 +24,14 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
     async def listed() -> object:
         backend = await site.places.take(name)
         try:
-            return await batches_of(backend).list(after, _ROWS, unfinished=not has_all)
+            kept = batches_of(backend)
+            found = list(await kept.list(after, _ROWS, unfinished=not has_all))
+            if not site.refresh_seconds:  # else each of these is billed
+                timed = [number for number, each in enumerate(found) if each.unfinished and each.sealed][:_MOST_TIMED]
+                for number in timed:
+                    with suppress(JobqError):  # it was deleted meanwhile: as it was listed, it stands there
+                        found[number] = await kept.find(found[number].name)
+            return found
         finally:
             site.places.give(name)
 

@@ -37,6 +37,11 @@ class WorkerRow:
         """Whether it works, or waits for work."""
         return self.state not in _GONE
 
+    @property
+    def lost(self) -> int:
+        """How many leases it lost: those that it told of, and of one that vanished what it held when it last told."""
+        return self.told.lost + (self.told.busy if self.state == "gone" else 0)
+
 
 @dataclass(kw_only=True)
 class HostRow:
@@ -72,6 +77,11 @@ class HostRow:
     def versions(self) -> str:
         """Of jobq there."""
         return ", ".join(sorted({each.told.version for each in self.here or self.workers}))
+
+    @property
+    def lost(self) -> int:
+        """How many leases its workers lost."""
+        return sum(each.lost for each in self.workers)
 
     def sum(self, name: str, *, of_here: bool = False) -> int:
         """Return a number that its workers told, added up.

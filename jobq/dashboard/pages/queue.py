@@ -16,6 +16,7 @@ from jobq.dashboard.charts import (
     start_chart,
     wait_chart,
 )
+from jobq.dashboard.pages.dead import GROUPED_BY, groups_of
 from jobq.dashboard.series import DEFAULT_SPAN, SPANS, points_shown
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from jobq.journal.task_rows import TaskRow
 
 PAGES = PageRoutes()
-GROUPED_BY = ("exit", "error")
 _MOST_LISTED = 5
 _CHARTS = (ended_chart, depth_chart, wait_chart, start_chart, run_chart)
 _LEASED = TaskFilter(states=frozenset({TaskState.RUNNING, TaskState.EXPIRED}))
@@ -47,9 +47,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
     if viewer.may(Scope.VIEW, name) and not site.counts_alone:
         running, groups = await asyncio.gather(
             site.snapshots.get(("running", name), lambda: site.views.tasks(name, _LEASED, "", _MOST_LISTED)),
-            site.snapshots.get(
-                ("groups", name, GROUPED_BY), lambda: site.views.dead_groups(name, GROUPED_BY, _MOST_LISTED)
-            ),
+            groups_of(site, name, GROUPED_BY),
         )
     return WebPage(
         template="queue.html",
@@ -58,7 +56,7 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
         values={
             "line": line,
             "running": running,
-            "groups": groups,
+            "groups": groups.groups[:_MOST_LISTED],
             "charts": [draw(points) for draw in _CHARTS if points],
             "points": [each for each in reversed(points) if each.ended is not None or each.depth is not None],
             "spans": list(SPANS),

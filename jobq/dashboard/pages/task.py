@@ -7,6 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from jobq.dashboard.pages.audit_trail import changes_of_task
 from jobq.dashboard.session import Viewer
 from jobq.dashboard.site import PageRoutes, Site, WebPage
 from jobq.journal.records import TaskState
@@ -36,7 +37,7 @@ async def output(site: Site, viewer: Viewer, request: Request) -> Response:  # n
 
 
 @PAGES.add("/q/{queue}/t/{id:path}", Scope.VIEW)
-async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa: ARG001 - as all pages
+async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:
     """Show all that is known of it."""
     name, task_id = request.path_params["queue"], request.path_params["id"]
     detail = await site.snapshots.get(("task", name, task_id), lambda: site.views.task(name, task_id))
@@ -50,7 +51,8 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
         template="task.html",
         title=f"Task {task_id}",
         queue=name,
-        values={"task": detail, "row": detail.row, "printed": printed, "is_running": is_running},
+        values={"task": detail, "row": detail.row, "printed": printed, "is_running": is_running}
+        | {"changes": await changes_of_task(site, viewer, name, task_id)},
         seconds=2 if is_running else 0 if detail.row.state.is_final else 5,
         command=site.command(name, f"status {shlex.quote(task_id)}"),
         actions=True,

@@ -1,5 +1,7 @@
 """The tasks of a queue, filtered."""
 
+from datetime import timedelta
+
 from starlette.requests import Request
 
 from jobq.dashboard import filters
@@ -10,6 +12,7 @@ from jobq.server.tokens import Scope
 
 PAGES = PageRoutes()
 _ROWS = 50
+_COUNTING = timedelta(milliseconds=100)  # what is counted by then is said as "at least"
 
 
 @PAGES.add("/q/{queue}/tasks", Scope.VIEW)
@@ -20,7 +23,9 @@ async def show(site: Site, viewer: Viewer, request: Request) -> WebPage:  # noqa
     found = await site.snapshots.get(
         ("tasks", name, form.wanted, after), lambda: site.views.tasks(name, form.wanted, after, _ROWS)
     )
-    count = await site.snapshots.get(("count", name, form.wanted), lambda: site.views.count(name, form.wanted))
+    count = await site.snapshots.get(
+        ("count", name, form.wanted), lambda: site.views.count(name, form.wanted, budget=_COUNTING)
+    )
     only_state = next(iter(form.wanted.states)) if len(form.wanted.states) == 1 else None
     only_dead = only_state is TaskState.DEAD
     command = ""  # none takes the same

@@ -70,6 +70,13 @@
     keys.addEventListener("click", () => { try { localStorage.setItem(KEYS, off() ? "0" : "1"); } catch { /* none is kept */ } name(); });
   }
   document.addEventListener("keydown", (event) => {
+    const field = event.target;
+    if (event.key === "Escape" && field.matches("form[role=search] input") && field.value + field.defaultValue) {
+      field.value = "";
+      event.preventDefault();
+      if (field.defaultValue) field.form.requestSubmit();  // what is listed was filtered by it
+      return;
+    }
     if (off() || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
     if (event.key === "p" && pause) pause.click();
     const first = document.querySelector("form[role=search] input");

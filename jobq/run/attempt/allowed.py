@@ -34,8 +34,6 @@ def refusal(task: Task, settings: Settings) -> str | None:
         task: as it was received.
         settings: the worker's, with its lists.
     """
-    if task.work is not None and task.work.of_a_newer_jobq:
-        return f"it needs a newer jobq than this one: its work has {' and '.join(task.work.of_a_newer_jobq)}"
     if task.call == notify.CALL:  # our own code, which runs nothing of the task's (`notice_runner`)
         return None
     lists = Lists(settings.allow_commands, settings.allow_calls, settings.allow_variables)

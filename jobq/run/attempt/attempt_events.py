@@ -15,7 +15,7 @@ from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task, Usage
 
-# The names are the public ones of the log (docs/deployment.md); the journal has words of its own.
+# The names are the public ones of the log (docs/observing.md); the journal has words of its own.
 _EVENT_OF: Final = {
     OutcomeKind.SUCCEEDED: "task.succeeded",
     OutcomeKind.FAILED: "task.failed",
@@ -118,6 +118,14 @@ class AttemptEvents:
     def not_allowed(self, why: str) -> None:
         """Publish that this worker may not run it."""
         self._emit("task.not_allowed", logging.WARNING, detail=why)
+
+    def misfit(self, why: str) -> None:
+        """Publish that this worker does not offer what it asks for, or has no room for it now."""
+        self._emit("task.misfit", detail=why)
+
+    def reserved(self) -> None:
+        """Publish that the worker makes room for it, and takes nothing else until it has."""
+        self._emit("task.reserved")
 
     def alone(self) -> None:
         """Publish that it is started when nothing else runs here, and nothing beside it."""

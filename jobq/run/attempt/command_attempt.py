@@ -105,7 +105,7 @@ class CommandRunning:
     async def _over_limit(self) -> str:
         in_use = await self._watch.over_limit()
         limit = self._watch.limit_bytes or 0
-        return f"killed: {sizes.show(in_use)} in use, over --memory-limit {sizes.show(limit)}"
+        return f"killed: {sizes.show(in_use)} in use, over its memory limit of {sizes.show(limit)}"
 
     def terminate(self) -> None:
         """Send SIGTERM to its group."""

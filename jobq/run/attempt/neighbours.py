@@ -25,6 +25,8 @@ from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end, times_giv
 if TYPE_CHECKING:
     import asyncio
 
+    from jobq.run.attempt.held_grant import HeldGrant
+
 PATIENT: Final = 5  # so often it goes back before a worker makes room: with the default backoff, a minute and more
 FIRST_WAIT_SECONDS: Final = 30.0  # for what runs; twice as long each time that it was in vain
 LONGEST_WAIT_SECONDS: Final = 3600.0
@@ -39,6 +41,9 @@ class Admission(Enum):
     ALONE = "alone"  # it starts as soon as nothing else runs here
     LATER = "later"  # it goes back uncharged, for a while
     BACK = "back"  # it goes back uncharged, for a worker that has room
+    RESERVED = "reserved"  # it starts as soon as what it asks for is granted
+    MISFIT = "misfit"  # it goes back uncharged, for a while: this worker can never run it
+    FULL = "full"  # it goes back uncharged, for a while: there is no room beside what runs
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,24 @@ class Placement:
 
     Attributes:
         admission: see there.
-        patience: with ALONE, seconds after which it goes back if others still run.
+        patience: with ALONE and RESERVED, seconds after which it goes back if there is still no room.
         others: the worker's other attempts, which have to end before what is ALONE starts; also those being settled.
+        grant: what it holds of what the worker offers, or waits for; None = it asks for nothing.
+        why: with MISFIT and FULL, what it asks for.
+        delay: with these and RESERVED, for how long it goes back.
     """
 
     admission: Admission = Admission.START
     patience: float = 0.0
     others: Collection["asyncio.Task[None]"] = ()
+    grant: "HeldGrant | None" = None
+    why: str = ""
+    delay: timedelta = timedelta(0)
+
+    @property
+    def has_grant(self) -> bool:
+        """Whether it holds what it asks for."""
+        return self.grant is None or self.grant.grant is not None
 
 
 class Neighbours:

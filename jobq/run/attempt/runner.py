@@ -11,13 +11,14 @@ from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
 from jobq.run.attempt.command_attempt import CommandRunning
+from jobq.run.attempt.task_grants import TaskGrants
 from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.environment import argv_of, inherited_environment, may_be_forked, task_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
 from jobq.run.process.oom import OomCounter, OomWatch
 from jobq.run.process.output import OutputReader, StreamName
-from jobq.run.process.spawner import Deadline, Launch, OtherKind, Spawner, StartFailed
+from jobq.run.process.spawner import Deadline, Launch, OtherKind, Spawner, StartFailed, nothing
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.task_user import TaskUser, users_of
 from jobq.run.process.usage import UsageSampler
@@ -94,6 +95,7 @@ class CommandRunner:
         archives: where their files are kept; None = nowhere.
         sinks: take the whole output of each attempt.
         oom: counts what the kernel kills for want of memory.
+        grants: what attempts hold of what the worker offers; None = it offers nothing.
         output_reader: makes what reads one attempt's output, from what takes the lines and what takes the bytes.
 
     Raises:
@@ -114,6 +116,7 @@ class CommandRunner:
         archives: Archives | None = None,
         sinks: Sinks = lambda _id, _attempt: nowhere(),
         oom: OomCounter,
+        grants: TaskGrants | None = None,
         output_reader: MakeReader = lambda on_line, sink: OutputReader(on_line, sink=sink),
     ) -> None:
         self._spawner = spawner
@@ -128,6 +131,7 @@ class CommandRunner:
         self._archives = archives
         self._sinks = sinks
         self._oom = OomWatch(oom)
+        self._grants = grants
         self._output_reader = output_reader
         self._users = users_of(settings)
 
@@ -142,7 +146,9 @@ class CommandRunner:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise OtherKind("this task is meant for a library callback; `jobq worker` runs commands")
-        forked = bool(self._settings.preload) and may_be_forked(task)
+        held_grant = None if self._grants is None else self._grants.of(delivery)
+        threads = held_grant is not None and held_grant.asked.cpus  # which libraries read when they are imported
+        forked = bool(self._settings.preload) and may_be_forked(task) and not threads
         held = ExitStack()  # until all of it has ended
         try:
             user, folder, own, arguments = self._users.take(), self._folder, None, None
@@ -229,6 +235,9 @@ class CommandRunner:
             inherited=inherited,
         )
         environment.update(variables or {})
+        grant = None if self._grants is None else self._grants.of(delivery)
+        if grant is not None and self._grants is not None:
+            environment.update(self._grants.variables(grant))
         result = None if folder is None else _result_file(folder)
         if result is not None:
             environment["JOBQ_RESULT_FILE"] = str(result)
@@ -252,6 +261,7 @@ class CommandRunner:
                 forked=forked,
                 user=user,
                 max_processes=self._settings.task_max_processes,
+                on_gone=nothing if grant is None else grant.launching(),
             )
             process = await self._spawner.spawn(launch)
         except BaseException:
@@ -267,7 +277,8 @@ class CommandRunner:
                 sink.close()
 
         output.child_started()
-        return CommandRunning(process, output, self._sampler.watch(process, task), oom, result, end, checkpoints)
+        limit = None if task.resources is None else task.resources.mem
+        return CommandRunning(process, output, self._sampler.watch(process, task, limit), oom, result, end, checkpoints)
 
 
 def _result_file(folder: TaskFolder) -> Path:

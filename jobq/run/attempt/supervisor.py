@@ -18,7 +18,7 @@ from jobq.lease.keeper import STOPPING_ATTEMPT_SECONDS, LeaseKeeper
 from jobq.lease.outage import Outage
 from jobq.lease.ticker import Ticker
 from jobq.lease.timing import LeaseTiming, timing_for
-from jobq.racing import first_done, first_of, racing
+from jobq.racing import first_done, first_of, never, racing
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
@@ -58,6 +58,7 @@ class DeliveryReport:
         settled: what is known of the settlement.
         outcome: how the attempt ended; None when it was never started.
         not_allowed: whether this worker may not run it.
+        misfit: whether this worker does not offer what it asks for.
     """
 
     task_id: str
@@ -65,6 +66,7 @@ class DeliveryReport:
     settled: Settled
     outcome: Outcome | None = None
     not_allowed: bool = False
+    misfit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +228,13 @@ class _Attempt:
             return await self._let_go()
         if refused is not None:
             return await self._refuse(refused)
+        if self._place.admission in (Admission.MISFIT, Admission.FULL):
+            self._events.misfit(self._place.why)
+            is_others = self._place.admission is Admission.MISFIT
+            return replace(await self._go_back(self._place.delay), misfit=is_others)
         if not has_room:
-            return await self._go_back(neighbours.delay(retry.times_given_back(task) + 1, self._backoff()))
+            delay = self._place.delay or neighbours.delay(retry.times_given_back(task) + 1, self._backoff())
+            return await self._go_back(delay)
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
@@ -242,18 +249,23 @@ class _Attempt:
         return self._with.stopping.receiving.is_set() or self._with.stopping.paused
 
     async def _has_room(self) -> bool:
-        """Wait until nothing else runs, where it is to run alone; return whether it may start (S11)."""
+        """Wait until nothing else runs, or for what is granted to it; return whether it may start (S11)."""
         place, stopping = self._place, self._with.stopping
-        if place.admission is not Admission.ALONE or self._is_stopped():
+        if place.admission not in (Admission.ALONE, Admission.RESERVED) or self._is_stopped():
             return place.admission is Admission.START
-        self._events.alone()
-        if not place.others:
-            return True
-        others = asyncio.ensure_future(asyncio.wait(place.others))
+        room: asyncio.Future[object]
+        if place.admission is Admission.ALONE:
+            self._events.alone()
+            if not place.others:
+                return place.has_grant
+            room = asyncio.ensure_future(asyncio.wait(place.others))
+        else:
+            self._events.reserved()
+            room = asyncio.ensure_future(place.grant.settled.future() if place.grant else never())
         limit = self._with.clock.sleep_until(self._with.clock.boottime() + place.patience)
         stop = (stopping.receiving.future(), stopping.interrupted.future())
-        await first_of(others, limit, self._keeper.lock_lost_event.future(), self._journal.canceled(), *stop)
-        if not others.done() or others.cancelled():
+        await first_of(room, limit, self._keeper.lock_lost_event.future(), self._journal.canceled(), *stop)
+        if not room.done() or room.cancelled() or not place.has_grant:
             return False
         await self._keeper.renew()  # or a cancel would be heard when a short task has run
         return not self._keeper.lock_lost_event.is_set()
@@ -492,4 +504,6 @@ class _Attempt:
     def _free_slot(self) -> None:
         if self._slot_taken:
             self._slot_taken = False
+            if self._place.grant is not None:
+                self._place.grant.over()
             self._with.on_slot_free()

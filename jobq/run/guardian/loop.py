@@ -269,6 +269,8 @@ class Guardian:
                 self._starts.report(leader)
             if leader.ended is not None:
                 self._send(leader.failure or leader.ended)
+        for leader in self._tasks.gone(all_reaped=not self._unreaped):
+            self._send({"op": "gone", "id": leader.id})
 
     def _send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         if not self._connected:

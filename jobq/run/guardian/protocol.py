@@ -26,6 +26,7 @@ Guardian to worker, one descriptor with a handle:
     failed  id, errno, at         nothing was started, and nothing is left of the try; at = "cwd" or "program"
     ended   id, code or signal, cpu_seconds, max_rss_bytes (or null), killed ("", "asked", "deadline"), survivors
             the tree is dead and reaped; survivors counts processes that not even SIGKILL could end in time
+    gone    id                    after an end with survivors: now nothing of that tree is left for certain
 
 Guardian to zygote, four descriptors with a fork:
     fork    id                    a task's letter (a file with its argv, env, cwd), its gate, stdout, stderr
@@ -51,7 +52,7 @@ TYPE_CHECKING = False  # as in `typing`, which costs a guardian a sixth of its s
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-VERSION = 4
+VERSION = 5
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1

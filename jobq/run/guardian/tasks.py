@@ -58,6 +58,7 @@ class Tasks:
         self._by_id: dict[int, TaskProcess] = {}  # live ones only, as in the next
         self._by_pid: dict[int, TaskProcess] = {}
         self._sweeping: list[TaskProcess] = []  # reaped: their numbers may be others' by now
+        self._survived: list[TaskProcess] = []  # their ends were reported, with survivors
         self._killed: dict[int, int] = {}  # strays that were sent SIGKILL, numbered as they were discovered
         self._discovered = 0
         self._foreign = 0  # strays up to this number were there when no leader waited to be reaped
@@ -224,7 +225,26 @@ class Tasks:
                 self._hopeless.setdefault(pid, now)
             finished.append(leader)
             self._sweeping.remove(leader)
+            if own and leader.failure is None:
+                self._survived.append(leader)
         return finished
+
+    def gone(self, *, all_reaped: bool) -> list[TaskProcess]:
+        """Return, and forget, the leaders that ended with survivors, once nothing is left that may be of their trees.
+
+        Args:
+            all_reaped: as of `finished`.
+        """
+        if not self._survived or not all_reaped:
+            return []
+        strays = self._strays()  # what a survivor leaves falls to us with its death, so it is among these by then
+        gone = [
+            leader
+            for leader in self._survived
+            if all(self._killed.get(pid, math.inf) <= leader.foreign for pid in strays)
+        ]
+        self._survived = [leader for leader in self._survived if leader not in gone]
+        return gone
 
     def _reap_one(self) -> bool:
         pid = self._system.ended_child()

@@ -45,6 +45,10 @@ class Deadline:
         self._enforce = enforce
 
 
+def nothing() -> None:
+    """Do nothing: nobody wants to know."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """What to start; the caller keeps the descriptors and closes them once `spawn` has returned or raised.
@@ -59,6 +63,8 @@ class Launch:
             there is one.
         user: whom it runs as; None = the spawner's user.
         max_processes: how many that user may have; None = as many as the spawner's.
+        on_gone: called once when nothing of the tree lives for certain, or nothing was started; never, where nobody can
+            say so. That may be long after its end was reported: what survived SIGKILL may hold a device.
     """
 
     argv: tuple[str, ...]
@@ -70,6 +76,7 @@ class Launch:
     forked: bool = False
     user: TaskUser | None = None
     max_processes: int | None = None
+    on_gone: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

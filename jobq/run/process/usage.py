@@ -156,11 +156,11 @@ class UsageSampler:
     and 2 s where there is a limit. Nothing runs while nothing is watched.
 
     Args:
-        limit_bytes: what each tree may use; None = anything.
+        limit_bytes: what each tree may use at most; None = anything.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.limit_bytes: Final = limit_bytes
+        self._limit_bytes: Final = limit_bytes
         self.cpu_seconds = 0.0  # spent on sampling so far
         self.passes = 0
         self._watched: set[Watch] = set()
@@ -176,9 +176,16 @@ class UsageSampler:
         """What is measured now."""
         return frozenset(self._watched)
 
-    def watch(self, process: Process, task: Task | None = None) -> Watch:
-        """Measure a process that was just started, and all below it, until `Watch.end`."""
-        watch = Watch(process, self.limit_bytes, self._watched.discard, task)
+    def watch(self, process: Process, task: Task | None = None, limit_bytes: int | None = None) -> Watch:
+        """Measure a process that was just started, and all below it, until `Watch.end`.
+
+        Args:
+            process: the leader.
+            task: what it was started for.
+            limit_bytes: what it may use; the smaller of that and of what each tree may use counts.
+        """
+        limit = min((each for each in (limit_bytes, self._limit_bytes) if each is not None), default=None)
+        watch = Watch(process, limit, self._watched.discard, task)
         now = time.monotonic()
         if not self._watched:
             self._busy_since = self._unseen_since = now
@@ -204,7 +211,7 @@ class UsageSampler:
     def _due(self) -> float:
         """Return when the next pass is, by time.monotonic()."""
         affordable = self._last_cost / CPU_SHARE
-        if self.limit_bytes is None:
+        if all(watch.limit_bytes is None for watch in self._watched):
             pause = min(max(affordable, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
         else:
             pause = min(max(affordable, LIMIT_SHORTEST_PAUSE_SECONDS), LIMIT_LONGEST_PAUSE_SECONDS)

@@ -36,6 +36,7 @@ class AsyncioSpawner:
     Weaker than the guardian in this:
         - P2: nothing ends the tasks when this process dies by SIGKILL;
         - P3: what left the group (setsid, setpgid, a daemon) is neither found nor killed;
+        - `Launch.on_gone` is called when the group is gone, whatever has left it;
         - P1: `Launch.deadline` and `extend` are not enforced; the caller must kill in time, which a blocked event
           loop or a stopped worker cannot.
 
@@ -76,6 +77,7 @@ class AsyncioSpawner:
         if not self._open:
             raise RuntimeError("the spawner is not open: use it as `async with`")
         if launch.user is not None:
+            launch.on_gone()
             raise StartFailed("only the guardian starts tasks as another user")
         loop = asyncio.get_running_loop()
         try:
@@ -90,12 +92,14 @@ class AsyncioSpawner:
                 close_fds=True,
             )
         except (OSError, ValueError) as error:
+            launch.on_gone()
             raise start_failed(launch, error) from error
         try:
-            process = _Process(popen, loop, self._live.discard)
+            process = _Process(popen, loop, self._live.discard, launch.on_gone)
         except BaseException as error:
             os.killpg(popen.pid, signal.SIGKILL)
             popen.wait()
+            launch.on_gone()
             if isinstance(error, RuntimeError | OSError):
                 raise StartFailed(f"cannot watch a process: {error}", transient=True) from error
             raise
@@ -109,12 +113,14 @@ class _Process:
         popen: subprocess.Popen[bytes],
         loop: asyncio.AbstractEventLoop,
         forget: Callable[["_Process"], None],
+        on_gone: Callable[[], None],
     ) -> None:
         self.pid: Final = popen.pid
         self.ended: Final[asyncio.Future[ExitStatus]] = loop.create_future()
         self._popen = popen  # held until reaped: the destructor of Popen would hand the child to subprocess._cleanup
         self._loop = loop
         self._forget = forget
+        self._on_gone = on_gone
         self._exited = self._reaped = False
         self._pidfd = _pidfd_open(popen.pid)
         if self._pidfd is None:
@@ -191,7 +197,10 @@ class _Process:
                 self._loop.call_later(delay, self._await_group, status, 2 * delay)
                 return
             _log.warning("process group %d outlives its SIGKILL, in uninterruptible sleep or another user's", self.pid)
-        self.ended.set_result(status)
+            self.ended.set_result(status)
+        else:
+            self.ended.set_result(status)
+            self._on_gone()
         self._forget(self)
 
     def _status_lost(self) -> None:

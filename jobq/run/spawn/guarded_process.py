@@ -10,7 +10,7 @@ from typing import Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message
-from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable
+from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable, nothing
 
 _log: Final = logging.getLogger(__name__)
 
@@ -22,9 +22,16 @@ class GuardedProcess:
         send: sends a message to the guardian.
         number: the id that messages name it by.
         cwd: the working directory of its launch.
+        on_gone: see `Launch.on_gone`.
     """
 
-    def __init__(self, send: Callable[[Message], None], number: int, cwd: str | None) -> None:
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        number: int,
+        cwd: str | None,
+        on_gone: Callable[[], None] = nothing,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
         self.pid = 0
@@ -33,6 +40,7 @@ class GuardedProcess:
         self.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be waiting
         self._send = send
         self._cwd = cwd
+        self.is_gone: Final = on_gone
         self._pidfd = protocol.LOST
 
     async def wait(self) -> ExitStatus:
@@ -79,6 +87,7 @@ class GuardedProcess:
         error.filename = self._cwd if at == "cwd" else None
         self.started.set_result(error)
         self.ended.set_exception(StatusLost("it was never started"))
+        self.is_gone()
 
     def has_ended(self, message: Message) -> None:
         """Let everyone know who waits for its end."""
@@ -95,6 +104,8 @@ class GuardedProcess:
                 survivors=message["survivors"],
             )
         )
+        if not message["survivors"]:
+            self.is_gone()
 
     def is_lost(self, why: str) -> None:
         """Let everyone know that the guardian is gone, and kill what can be killed from here."""

@@ -89,6 +89,7 @@ class GuardianSpawner:
         self._handle = handle or GuardianHandle()
         self._numbers = 0
         self._tasks: dict[int, GuardedProcess] = {}
+        self._survived: dict[int, GuardedProcess] = {}  # their ends were reported, and something of them may live
         self._environment: dict[str, str] = {}  # of the last spawn that was sent
         self._in_flight = asyncio.Semaphore(SPAWNS_IN_FLIGHT)
         self._open = False
@@ -193,11 +194,12 @@ class GuardianSpawner:
             raise RuntimeError("the spawner is not open: use it as `async with`")
         async with self._in_flight:
             self._numbers += 1
-            process = GuardedProcess(self.send, self._numbers, launch.cwd)
+            process = GuardedProcess(self.send, self._numbers, launch.cwd, launch.on_gone)
             try:
                 self._ask_to_start(process, launch)
                 failure = await asyncio.shield(process.started)
             except (OSError, ValueError) as error:
+                process.is_gone()  # nothing was asked of the guardian
                 raise start_failed(launch, error) from error
             except BaseException:
                 process.kill()  # its start may be under way: nobody waits for it any more, so it must not live
@@ -299,6 +301,12 @@ class GuardianSpawner:
         if message["op"] == "zygote":
             self._hear_of_zygote(message["state"], message["why"])
             return
+        self._hear_of_task(message)
+
+    def _hear_of_task(self, message: Message) -> None:
+        if message["op"] == "gone":
+            self._survived.pop(message["id"]).is_gone()
+            return
         process = self._tasks[message["id"]]
         match message["op"]:
             case "started":
@@ -309,6 +317,8 @@ class GuardianSpawner:
                 process.has_failed(message["errno"], message["at"])
             case "ended":
                 del self._tasks[process.number]
+                if message["survivors"]:
+                    self._survived[process.number] = process
                 process.has_ended(message)
             case other:
                 raise WireError(f"unknown message {other!r}")

@@ -12,10 +12,13 @@ from jobq.clock import Moment, SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
 from jobq.racing import racing
+from jobq.resources.offer import Offer
 from jobq.run.attempt.checkpoints import archives_of
+from jobq.run.attempt.neighbours import Placement
 from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
+from jobq.run.attempt.task_grants import TaskGrants
 from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.callbacks.callback import Callback, CallbackSignature
 from jobq.run.callbacks.inline_runner import CallbackRunner, ThreadRunner
@@ -122,7 +125,11 @@ async def _pull(supervisor: Supervisor, wait: timedelta) -> DeliveryReport | Non
     if not receiving.done() or receiving.cancelled():
         return None
     deliveries = receiving.result()
-    return await supervisor.execute(deliveries[0], since) if deliveries else None
+    if not deliveries:
+        return None
+    offers_nothing = TaskGrants(Offer(), supervisor.clock, chance=supervisor.chance)
+    place = offers_nothing.place(deliveries[0], Placement())
+    return await supervisor.execute(deliveries[0], since, place)
 
 
 @asynccontextmanager

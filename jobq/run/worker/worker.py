@@ -17,6 +17,7 @@ from jobq.flag import Flag
 from jobq.formats import durations
 from jobq.pausing import Pause
 from jobq.racing import first_done, first_error, first_of, racing
+from jobq.resources.offer import Offer
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
@@ -25,6 +26,7 @@ from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
+from jobq.run.attempt.task_grants import TaskGrants
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
@@ -35,6 +37,7 @@ from jobq.run.stopping import Stopping
 from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import WorkerHost
 from jobq.run.worker.leftovers import Leftovers
+from jobq.run.worker.offered import offered
 from jobq.run.worker.preemption import PreemptionWatch
 from jobq.run.worker.presence_reports import PresenceReports, WorkerLook
 from jobq.run.worker.receive import Receiving
@@ -67,6 +70,7 @@ class Worker:
         sampler: measures what commands use.
         host: the machine that it runs on.
         gate: holds new tasks back; as the settings say by default.
+        offer: what it offers of its machine; as the settings say by default.
         sinks: take the whole output of each attempt; where the settings say by default.
     """
 
@@ -89,6 +93,7 @@ class Worker:
         sampler: UsageSampler | None = None,
         host: WorkerHost | None = None,
         gate: StartGate | None = None,
+        offer: Offer | None = None,
         sinks: Sinks | None = None,
     ) -> None:
         self._backend = backend
@@ -114,8 +119,10 @@ class Worker:
         self._left = math.inf if max_tasks is None else max_tasks
         self._judge = judge
         self._on_report = on_report
-        self._free = settings.num_workers
+        self._busy = 0
+        self._offer = offer
         self._slot_freed = Flag()
+        self._grants = self._grants_of(offer or Offer())
         self._attempts: set[asyncio.Task[None]] = set()
         self._neighbours = Neighbours(self._clock)
         self._alone: asyncio.Task[None] | None = None  # nothing is taken beside it
@@ -134,6 +141,9 @@ class Worker:
         async with AsyncExitStack() as stack:
             stack.callback(self._folder.close)
             stack.callback(self._line.close)
+            if self._offer is None:
+                self._settings, self._offer = await offered(self._settings, self._environment)
+            self._grants = self._grants_of(self._offer)
             if self._own_runner is None:
                 self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
@@ -146,6 +156,10 @@ class Worker:
             if self._settings.preload and self._own_runner is None:
                 await self._preload()
             return await self._run(heard)
+
+    def _grants_of(self, offer: Offer) -> TaskGrants:
+        share, chance = self._settings.reserve, self._host.chance
+        return TaskGrants(offer, self._clock, share, chance=chance, on_freed=self._slot_freed.set)
 
     async def _preload(self) -> None:
         assert self._spawner is not None
@@ -182,6 +196,8 @@ class Worker:
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
+        if misfits := self._grants.told_misfits():
+            self._emit("worker.misfits", logging.WARNING, detail=misfits)
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
         return report
@@ -244,6 +260,7 @@ class Worker:
             archives=self._archives,
             sinks=self._sinks,
             oom=self._host.oom_counter(),
+            grants=self._grants,
             output_reader=self._host.output_reader,
         )
         return NoticeRunner(self._adapt(commands), commands, self._backend, self._settings)
@@ -256,7 +273,7 @@ class Worker:
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
-            free=lambda: int(min(self._free, self._left, self._gate.most_at_once or math.inf)),
+            free=lambda: int(min(self._free(), self._left, self._gate.most_at_once or math.inf)),
             attempts=self._attempts,
             expected_until=lambda: self._empty.expected_until,
             chance=self._host.chance,
@@ -273,7 +290,7 @@ class Worker:
                 if deliveries is None:
                     continue  # the wait was cut short, so nothing is known of the queue
                 self._say_started(supervisor)
-                is_idle = self._free == self._settings.num_workers
+                is_idle = not self._busy
                 for delivery, place in self._neighbours.places(deliveries, is_idle=is_idle):
                     self._start(supervisor, delivery, since, group, place)
                 is_paused = bool(self._attempts and not deliveries and await receiving.paused(None))
@@ -308,6 +325,7 @@ class Worker:
         self._emit(
             "worker.started",
             slots=self._settings.num_workers,
+            offers=str(self._grants.offer) or None,
             lease_s=supervisor.lease.total_seconds(),
             containment=getattr(self._spawner, "contained_by", "off"),
         )
@@ -315,9 +333,7 @@ class Worker:
     def _looked_at(self) -> WorkerLook:
         slots, stopping = self._settings.num_workers, self._stopping
         state = "draining" if stopping.receiving.is_set() else "paused" if stopping.paused else "working"
-        return WorkerLook(
-            state, slots, slots - self._free, self._tally.counts("succeeded", "failed", "lost", "given_back")
-        )
+        return WorkerLook(state, slots, self._busy, self._tally.counts("succeeded", "failed", "lost", "given_back"))
 
     def _say_paused(self, mark: Pause | None) -> None:
         if mark is None:
@@ -333,9 +349,12 @@ class Worker:
         elif self._alone is not None:
             self._breaker.queue_is_empty(empty=True)  # as above
             await self._or_stop(asyncio.wait([self._alone]))
-        elif not self._free:
+        elif not self._free():
             self._slot_freed.clear()
             await self._or_stop(self._slot_freed.future())
+        elif (room := self._grants.room_to_come()) is not None:
+            self._breaker.queue_is_empty(empty=True)  # as above
+            await self._or_stop(room)
         elif why := self._gate.closed_by():
             self._say_held_back(why)
             self._breaker.queue_is_empty(empty=True)  # as above
@@ -368,7 +387,8 @@ class Worker:
     def _start(
         self, supervisor: Supervisor, delivery: Delivery, since: Moment, group: asyncio.TaskGroup, place: Placement
     ) -> None:
-        self._free -= 1
+        place = self._grants.place(delivery, place, may_reserve=math.isinf(self._left))
+        self._busy += 1
         self._left -= place.admission in (Admission.START, Admission.ALONE)
         self._empty.came(delivery.id)
         place = replace(place, others=frozenset(self._attempts))
@@ -408,13 +428,19 @@ class Worker:
                     " each): they wait for another worker (one with a callback, or JOBQ_ALLOW_COMMANDS,"
                     " JOBQ_ALLOW_CALLS, JOBQ_TRUSTED_KEYS)"
                 )
-            is_others = report.not_allowed  # not waited for: it would come again for ever
+            is_others = report.not_allowed or report.misfit  # not waited for: it would come again for ever
             if report.settled is not Settled.YES or (isinstance(report.verdict, Requeue | Release) and not is_others):
                 self._empty.expect(report.task_id, back_in)
 
     def _free_slot(self) -> None:
-        self._free += 1
+        self._busy -= 1
         self._slot_freed.set()
+
+    def _free(self) -> int:
+        """Return how many tasks may be taken."""
+        if self._grants.offer.counts_slots:
+            return self._grants.free_slots
+        return self._settings.num_workers - self._busy
 
     async def _or_stop(self, wait: Awaitable[object]) -> None:
         reasons = (self._stopping.receiving, self._stopping.interrupted)  # a pause does not wait for a slot either

@@ -1,6 +1,7 @@
 """Submitting: S1 (durable), S8 (dedup), what a task looks like at the other end, and the queue's own existence."""
 
 from datetime import timedelta
+from typing import Any
 
 from jobq.backend import Backend
 from jobq.errors import ConfigurationError, DuplicateTask, MalformedTask, QueueNotFound
@@ -197,3 +198,18 @@ def _every_verb(backend: Backend) -> dict[str, Verb]:
         "redrive": lambda: backend.redrive(["some-id"]),
         "purge_dead": lambda: backend.purge_dead(["some-id"]),
     }
+
+
+@case()
+async def what_a_task_asks_for_is_kept(bench: Bench) -> None:
+    """Processors, memory and tags come out as they went in, and no settlement loses them."""
+    asked: dict[str, Any] = {"cpus": 1.5, "gpus": 1, "mem": "2G", "needs": ["eu", "a100"]}
+    (pushed,) = await bench.pushed(**asked)
+    delivery = await bench.take()
+    for _ in range(2):
+        found = delivery.task
+        assert (found.resources, found.needs) == (pushed.resources, pushed.needs)
+        assert found.fingerprint() == pushed.fingerprint()
+        await delivery.settle(Requeue(found.requeued(failures=1).counters, NOW))
+        delivery = await bench.take()
+    await delivery.settle(Complete(DONE))

@@ -107,6 +107,34 @@ async def release_waits_for_its_delay(bench: Bench) -> None:
     assert after.task.counters == Counters(ends=1), "one recorded end, and no failure"
 
 
+@case("keeps_place")
+async def release_keeps_its_place(bench: Bench) -> None:
+    """What this worker has no room for is the oldest still, whoever comes next, and in whichever order they go back."""
+    pushed = await bench.pushed(4)
+    first, second = await bench.take(), await bench.take()
+    other = await bench.handle()
+    (third,) = await other.receive(1, bench.lease, NOW)  # another process has seen that all before it was taken
+    assert third.id == pushed[2].id
+    await bench.pushed()
+    for delivery in (second, first):
+        await delivery.settle(Release())
+    again = await bench.take()
+    assert again.id == pushed[0].id, "what came later has overtaken it"
+    await again.settle(Release())
+    taken = [(await bench.take()).id for _ in range(3)]
+    assert taken == [pushed[0].id, pushed[1].id, pushed[3].id]
+    await third.settle(Complete(DONE))
+
+
+@case("keeps_place")
+async def release_with_a_delay_is_due_then(bench: Bench) -> None:
+    """A release that waits comes behind what waited before that moment, as a retry does."""
+    pushed = await bench.pushed(2)
+    await (await bench.take()).settle(Release(_DELAY))
+    await bench.clock.advance(_DELAY.total_seconds() + 1)
+    assert [(await bench.take()).id for _ in range(2)] == [pushed[1].id, pushed[0].id]
+
+
 @case("counts_deliveries")
 async def counters_add_up_over_a_whole_life(bench: Bench) -> None:
     """S7: a crash, a failure, a preemption, a release and a crash: each counted as what it was."""

@@ -345,6 +345,11 @@ async def dead_letters_are_counted_by_what_they_have_in_common(bench: Bench) -> 
     assert found.groups[0].first <= found.groups[0].last
     assert found.searched_to is None
     assert [group.hosts for group in found.groups] == [2, 1]
+    recent = await views.dead_groups(bench.queue, ["exit", "error"], 10, max_age_seconds=3600.0, budget=_AMPLE)
+    assert recent == found
+    await bench.clock.advance(2.0)
+    past = await views.dead_groups(bench.queue, ["exit"], 10, max_age_seconds=1.0, budget=_AMPLE)
+    assert (past.groups, past.searched_to) == ([], None)
     few = await views.dead_groups(bench.queue, ["exit"], 1, budget=_AMPLE)
     assert (len(few.groups), few.others) == (1, 1)
     error = found.groups[0].facts["error"]

@@ -119,7 +119,7 @@ async def test_what_nobody_could_record_is_found_by_the_next(stage: Stage) -> No
 
 
 async def test_what_a_task_costs(stage: Stage) -> None:
-    """docs/deployment.md: a look, and a transaction each for its push, start and end; many tasks share them."""
+    """docs/costs.md: a look, and a transaction each for its push, start and end; many tasks share them."""
     queue = await journaled(stage)
     queue._sweep.start = lambda: None  # type: ignore[method-assign] # its looks are an hour's, not a task's
     before = len(stage.tables.requests)

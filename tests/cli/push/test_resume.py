@@ -7,6 +7,7 @@ import random
 import sqlite3
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,7 @@ def test_what_a_version_before_has_begun_goes_on() -> None:
     known |= {"budgets": {"retries": 3}, "on_exit": None, "trace_context": {}}
     digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
     assert _fingerprint(options) == digest
+    assert _fingerprint(replace(options, gpus="1")) != digest
 
 
 def test_one_that_is_done_is_not_said_to_be_where_its_queue_is_gone(jobq: Jobq) -> None:

@@ -119,6 +119,24 @@ def test_queues_are_listed_as_far_as_they_may_be_watched(server: HttpServer, sco
     assert names == (["demo", "other", "third"] if scope in ("watch", "view", "read") else [])
 
 
+def test_who_may_only_watch_is_told_since_when_a_queue_is_paused_and_no_words(server: HttpServer) -> None:
+    pause = {"by": "ada@node-7", "reason": "secret words"}
+    assert server.ask("PUT", "/api/queues/third/pause", pause, token=TOKENS["operate"])[0] == 202
+    try:
+        for who in ("watch", "view", "of two"):
+            _, line = server.ask("POST", "/api/queues/third/views/queue", {}, token=TOKENS[who])
+            _, page = server.ask("POST", "/api/views/queues", {}, token=TOKENS[who])
+            (listed,) = [row for row in page["rows"] if row["name"] == "third"]
+            _, counts = server.ask("GET", "/api/queues/third", token=TOKENS[who])
+            for found in (line, listed, counts):
+                mark = found["paused"]
+                assert mark["at"] > 1.7e9
+                told = ("ada@node-7", "secret words") if who == "view" else ("", "")
+                assert (mark["by"], mark["reason"]) == told, (who, found)
+    finally:
+        assert server.ask("DELETE", "/api/queues/third/pause", token=TOKENS["operate"])[0] == 202
+
+
 def test_no_place_in_the_list_names_a_queue_of_others(server: HttpServer) -> None:
     names: list[str] = []
     after: str | None = ""
@@ -207,6 +225,8 @@ def test_nobody_else_changes_a_note_of_what_was_changed(server: HttpServer) -> N
     assert found.by.startswith(TOKENS["operator"].split("_")[1])
     for value in ("{}", "x", "", "[1]"):
         assert _ask(server, "operator", "notes/put", _PUT_CHANGE | {"key": change_key(0.0), "value": value}) == 400
+    tomorrow = change_key(time.time() + 2 * 86400, "first")  # it would stand before all others, and never be too old
+    assert _ask(server, "operator", "notes/put", _PUT_CHANGE | {"key": tomorrow}) == 400
     for wrong in ("v", "ffffffff", "ffffffff-~", "ffffffff-\U0010ffff", "\0"):
         assert _ask(server, "operator", "notes/put", _PUT_CHANGE | {"key": wrong}) == 400
 

@@ -1,0 +1,216 @@
+"""What the attempts of one worker hold of what it offers, from when a task is received until its tree is surely gone.
+
+A store that cannot select hands out what comes first, whether it fits or not. So:
+    - what this worker can never run goes back for a while, for another one (a misfit);
+    - what only has no room now is kept under its lease, one at a time, and nothing else is taken until it has (a
+      reservation), while that has idled no more than a share of the worker's life; else it goes back for a while, too.
+"""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from jobq.backend import Delivery
+from jobq.clock import Clock
+from jobq.errors import MalformedTask
+from jobq.flag import Flag
+from jobq.racing import first_of
+from jobq.resources.grants import Grants, ResourceGrant
+from jobq.resources.offer import Offer
+from jobq.resources.request import UNIT, Resources, described
+from jobq.resources.variables import variables
+from jobq.run.attempt.held_grant import HeldGrant
+from jobq.run.attempt.neighbours import Admission, Placement
+from jobq.run.attempt.retry import times_given_back
+from jobq.task import Task
+
+FIRST_DELAY_SECONDS: Final = 30.0  # doubling, for what does not fit
+LONGEST_DELAY_SECONDS: Final = 600.0
+MOST_IDLE_SECONDS: Final = 600.0  # of the whole machine, for one reservation
+SHORTEST_LIFE_SECONDS: Final = 600.0  # of which a younger worker has the share, too: else it could not begin with one
+_MOST_TOLD: Final = 5
+_MOST_KNOWN: Final = 10_000
+_log: Final = logging.getLogger(__name__)
+
+
+class TaskGrants:
+    """Decides for one worker.
+
+    Args:
+        offer: what it offers.
+        clock: for reservations.
+        share: of the worker's life, that reservations may idle its machine for.
+        chance: spreads delays.
+        on_freed: called when something is free that was held.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        clock: Clock,
+        share: float = 0.0,
+        *,
+        chance: random.Random,
+        on_freed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.offer: Final = offer
+        self._grants = Grants(offer)
+        self._clock = clock
+        self._share = share
+        self._chance = chance
+        self._on_freed = on_freed
+        self._held: dict[tuple[str, int], HeldGrant] = {}
+        self._waiting: HeldGrant | None = None
+        self._idle_seconds = 0.0  # of the whole machine, for reservations so far
+        self._waits_since = 0.0  # boottime in seconds
+        self._waits_idle = 0.0  # the share of the machine that idles meanwhile
+        self._full = set[Resources]()  # what there was no room for, since something was freed
+        self._full_until = 0.0  # boottime in seconds before which nothing is taken, unless something is freed
+        self._freed = Flag()
+        self._began = clock.boottime()
+        self._misfits: dict[str, tuple[str, float]] = {}  # by the task's id: what it asks for, and until when it waits
+
+    @property
+    def free_slots(self) -> int:
+        """How many tasks that ask for nothing fit, where these count as one processor each; 1 for a part of one."""
+        return max(0, -(-self._grants.room.cpus // UNIT))
+
+    def place(self, delivery: Delivery, place: Placement, *, may_reserve: bool = True) -> Placement:
+        """Decide what is done with a delivery, and grant it what it asks for.
+
+        Args:
+            delivery: what was received.
+            place: what is done with it for other reasons.
+            may_reserve: whether it may wait here for room.
+        """
+        if place.admission not in (Admission.START, Admission.ALONE):
+            return place
+        try:
+            task = delivery.task
+        except MalformedTask:
+            return place
+        offer = self.offer
+        if task.resources is None and task.needs is None and not (offer.counts_slots or offer.gpus):
+            return place
+        place = self._placed(task, place, may_reserve=may_reserve)
+        if place.grant is not None:
+            self._held[delivery.id, delivery.deliveries] = place.grant
+            self._misfits.pop(task.id, None)
+        return place
+
+    def _placed(self, task: Task, place: Placement, *, may_reserve: bool) -> Placement:
+        if lacks := self.offer.misfit(task.resources, task.needs):
+            return self._misfit(task, place, lacks)
+        if self._waiting is not None:  # what is behind it must not take its room
+            return replace(place, admission=Admission.BACK)
+        held = HeldGrant(task, self.offer.asked(task.resources), self._forget)
+        held.grant = self._grants.take(held.asked)
+        if held.grant is None:
+            return self._without_room(held, place, may_reserve=may_reserve)
+        return replace(place, grant=held)
+
+    def _without_room(self, held: HeldGrant, place: Placement, *, may_reserve: bool) -> Placement:
+        """Decide what is done with what has no room now, and let it wait where it may."""
+        if not any(not each.is_over for each in self._held.values()):  # the rest is withheld, perhaps for ever
+            return self._misfit(held.task, place, described(held.task.resources, held.task.needs))
+        if place.admission is Admission.START:
+            patience = self._patience() if may_reserve else 0.0
+            if patience <= 0.0:
+                return self._too_full(held, place)
+            place = replace(place, admission=Admission.RESERVED, patience=patience, delay=self._delay(held.task))
+        self._waiting = held
+        return replace(place, grant=held)
+
+    def of(self, delivery: Delivery) -> HeldGrant | None:
+        """Return what an attempt holds; None = nothing was asked for."""
+        return self._held.get((delivery.id, delivery.deliveries))
+
+    def variables(self, held: HeldGrant) -> dict[str, str]:
+        """Return the variables that say so."""
+        return variables(held.grant or ResourceGrant(), self.offer, held.task.env)
+
+    def room_to_come(self) -> Awaitable[object] | None:
+        """Return what is done when something may be taken again; None = now."""
+        if self._waiting is not None:
+            return self._waiting.settled.future()
+        if self._full_until <= self._clock.boottime():
+            return None
+        self._freed.clear()
+        return first_of(self._freed.future(), self._clock.sleep_until(self._full_until))
+
+    def told_misfits(self) -> str:
+        """Return which tasks wait that this worker cannot run, in words; empty = none was met."""
+        now = self._clock.boottime()
+        found = Counter(shape for shape, until in self._misfits.values() if now < until)  # else somebody else has it
+        if not found:
+            return ""
+        shapes = [f"{shape} ({count})" for shape, count in found.most_common(_MOST_TOLD)]
+        count = found.total()
+        wait = "1 task waits" if count == 1 else f"{count} tasks wait"
+        more = ", and others" if len(found) > _MOST_TOLD else ""
+        return f"{wait} that this worker cannot run: {', '.join(shapes)}{more}"
+
+    def _misfit(self, task: Task, place: Placement, lacks: str) -> Placement:
+        delay = self._delay(task)
+        if task.id in self._misfits or len(self._misfits) < _MOST_KNOWN:
+            self._misfits[task.id] = lacks, self._clock.boottime() + delay.total_seconds()
+        return replace(place, admission=Admission.MISFIT, why=lacks, delay=delay)
+
+    def _too_full(self, held: HeldGrant, place: Placement) -> Placement:
+        """Put it off; another shape may fit now, and the same again cannot before something is freed."""
+        now = self._clock.boottime()
+        if self._full_until <= now and self._full_until:
+            self._full.clear()
+            self._full_until = 0.0
+        if held.asked in self._full:
+            self._full_until = now + FIRST_DELAY_SECONDS
+        self._full.add(held.asked)
+        why = f"no room beside what runs: {described(held.asked, None)}"
+        return replace(place, admission=Admission.FULL, why=why, delay=self._delay(held.task))
+
+    def _delay(self, task: Task) -> timedelta:
+        doublings = min(times_given_back(task), 32)
+        bound = min(FIRST_DELAY_SECONDS * 2**doublings, LONGEST_DELAY_SECONDS)
+        return timedelta(seconds=bound * self._chance.uniform(0.5, 1.0))
+
+    def _patience(self) -> float:
+        """Return for how many seconds a reservation may last that begins now."""
+        now, room, offer = self._clock.boottime(), self._grants.room, self.offer
+        free = [
+            room.cpus / offer.cpus if offer.cpus else 0.0,
+            room.mem / offer.mem if offer.mem else 0.0,
+            sum(room.gpus.values()) / (UNIT * len(offer.gpus)) if offer.gpus else 0.0,
+        ]
+        self._waits_since, self._waits_idle = now, max(free)
+        life = max(now - self._began, SHORTEST_LIFE_SECONDS)
+        left = min(life * self._share - self._idle_seconds, MOST_IDLE_SECONDS)
+        if not self._waits_idle:  # it keeps nothing from anybody
+            return MOST_IDLE_SECONDS if left > 0.0 else 0.0
+        return left / self._waits_idle
+
+    def _forget(self, held: HeldGrant) -> None:
+        self._held = {key: each for key, each in self._held.items() if each is not held}
+        if held.grant is not None:
+            self._grants.give_back(held.grant)
+        self._serve(held)
+        self._full.clear()
+        self._full_until = 0.0
+        self._freed.set()
+        self._on_freed()
+
+    def _serve(self, left: HeldGrant) -> None:
+        """ResourceGrant to what waits, if there is room now, or note that it waits no more."""
+        waiting = self._waiting
+        if waiting is None:
+            return
+        if waiting is not left:
+            waiting.grant = self._grants.take(waiting.asked)
+            if waiting.grant is None:
+                return
+        self._idle_seconds += (self._clock.boottime() - self._waits_since) * self._waits_idle
+        self._waiting = None
+        waiting.settled.set()

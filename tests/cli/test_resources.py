@@ -1,0 +1,77 @@
+"""Asking for a part of a machine, and offering it, on the command line."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Jobq
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--cpus", "0", "0' is no number above 0"),
+        ("--gpus", "2.5", "2.5 is neither a whole number of GPUs nor a part of one"),
+        ("--mem", "12", "12 is no number of bytes of 1 MiB or more"),
+        ("--mem", "much", "'much' is not a size"),
+        ("--needs", "a b", "'a b' is no tag"),
+    ],
+)
+def test_what_a_push_refuses(jobq: Jobq, option: str, value: str, said: str) -> None:
+    assert said in jobq("demo", "push", option, value, "-c", "true", code=2).err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-n", "0"), "0' is not a number from 1 to 4096"),
+        (("-n", "all"), "'all' is not a number from 1 to 4096"),
+        (("--cpus", "none"), "'none' is no number above 0"),
+        (("--gpus", "0,all"), "'all' is no GPU"),
+        (("--memory", "64"), "is too little for any program"),
+        (("--tag", "a b"), "'a b' is no tag"),
+        (("--reserve", "200%"), "is no share from 0 to 1"),
+    ],
+)
+def test_what_a_worker_refuses(jobq: Jobq, options: tuple[str, ...], said: str) -> None:
+    jobq("demo", "create")
+    assert said in jobq("demo", "worker", *options, code=2).err.replace("\n", " ")
+
+
+def test_from_a_file_to_the_variables_of_a_task(jobq: Jobq) -> None:
+    line = {"command": 'echo "$JOBQ_CPUS $JOBQ_GPUS $CUDA_VISIBLE_DEVICES"', "cpus": 1, "gpus": "0.5", "needs": ["eu"]}
+    jobq("demo", "push", stdin=json.dumps(line) + "\n")
+    shown = json.loads(jobq("demo", "peek", "--json").out)["task"]
+    assert (shown["resources"], shown["needs"]) == ({"cpus": 1000, "gpus": 500}, ["eu"])
+    offer = {"JOBQ_OFFER_CPUS": "auto", "JOBQ_OFFER_GPUS": "1", "JOBQ_TAGS": "eu,fast"}
+    assert "1 0.5 1" in jobq("demo", "worker", env=offer).out
+
+
+def test_options_hold_for_the_lines_that_do_not_say_otherwise(jobq: Jobq) -> None:
+    jobq("demo", "push", "--cpus", "2", "--needs", "eu", stdin='true\n{"command": "true", "cpus": 1}\n')
+    tasks = [json.loads(line)["task"] for line in jobq("demo", "peek", "--json").out.splitlines()]
+    assert [task["resources"]["cpus"] for task in tasks] == [2000, 1000]
+    assert all(task["needs"] == ["eu"] for task in tasks)
+
+
+def test_a_worker_that_can_run_nothing_ends_well_and_says_what_is_left(jobq: Jobq) -> None:
+    jobq("demo", "push", "--gpus", "1", "-c", "true", "-c", "true")
+    jobq("demo", "push", "--needs", "a100", "-c", "true")
+    err = jobq("demo", "worker").err
+    assert "3 tasks wait that this worker cannot run: gpus=1 (2), needs a100 (1)" in err
+    assert json.loads(jobq("demo", "size", "--json").out)["scheduled"] == 3
+
+
+def test_a_pull_leaves_it_to_others(jobq: Jobq) -> None:
+    jobq("demo", "push", "--gpus", "1", "-c", "true")
+    assert "gpus=1" in jobq("demo", "pull", code=1).err
+    assert json.loads(jobq("demo", "size", "--json").out)["scheduled"] == 1
+
+
+def test_what_auto_comes_to(jobq: Jobq) -> None:
+    found = json.loads(jobq("hwdetect", "--json").out)
+    assert found["cpus"] >= 1
+    assert found["memory"] > 0
+    assert found["why"].keys() == {"cpus", "memory", "gpus"}
+    hidden = jobq("hwdetect", env={"CUDA_VISIBLE_DEVICES": "2,3"}).out
+    assert "2,3          CUDA_VISIBLE_DEVICES is '2,3'" in hidden
