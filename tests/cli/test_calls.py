@@ -145,7 +145,7 @@ def test_a_module_that_cannot_be_preloaded_ends_the_worker_at_once(project: Jobq
     assert [task.id for task in project.waiting()] == ids
     (project.folder / "broken.py").write_text("import project\nraise KeyError('oh')\n")
     result = project("demo", "worker", env={"JOBQ_PRELOAD": "broken"}, code=3)
-    assert result.err.endswith("jobq: cannot preload broken: KeyError: 'oh'\n")
+    assert "jobq: cannot preload broken: KeyError: 'oh'\n" in result.err
     assert f'File "{project.folder}/broken.py", line 2, in <module>' in result.err
     assert "jobq/run" not in result.err
 
