@@ -11,7 +11,7 @@ import pytest
 
 from jobq.run.stopping import Stopping
 from jobq.task import Task
-from jobq.testing.faults import FaultyBackend
+from jobq.testing.faults import Fault, FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
 from tests.process.stage import Stage, stage_in
@@ -143,6 +143,22 @@ async def test_without_a_share_nothing_is_reserved_and_the_small_one_goes_on(sta
     assert {line for _, _, line in stage.lines} == {"small", "first"}, "the first one ends once the small one has run"
     assert report.succeeded == 2
     assert "no room beside what runs: cpus=4" in [event.fields["detail"] for event in stage.told("task.misfit")]
+
+
+async def test_no_more_is_taken_than_fits_while_what_does_not_fit_is_still_going_back(stage: Stage) -> None:
+    """`-n auto` where the service answers receives, but no settles: leases do not pile up."""
+    await stage.push(*["true"] * 40, gpus=1)
+    stage.faults.next("release", Fault.HANG, times=1000)
+    stopping = Stopping()
+    working = asyncio.create_task(stage.worker(stopping, num_workers="auto", offer_cpus="2").run())
+    await stage.until(lambda: len(stage.told("task.misfit")) >= 2)
+    await asyncio.sleep(0.5)
+    held = (await stage.backend.stats()).leased
+    stage.faults.clear()
+    stage.faults.release()
+    stopping.now("the test has seen it")
+    await working
+    assert held <= 2
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel", "drain"])
