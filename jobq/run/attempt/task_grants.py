@@ -168,13 +168,14 @@ class TaskGrants:
         return replace(place, admission=Admission.MISFIT, why=lacks, delay=delay)
 
     def _too_full(self, held: HeldGrant, place: Placement) -> Placement:
-        """Put it off; another shape may fit now, and the same again cannot before something is freed."""
+        """Put it off, since another shape may fit now; the same again keeps its place, and nothing more is taken."""
         now = self._clock.boottime()
         if self._full_until <= now and self._full_until:
             self._full.clear()
             self._full_until = 0.0
         if held.asked in self._full:
             self._full_until = now + FIRST_DELAY_SECONDS
+            return replace(place, admission=Admission.BACK)
         self._full.add(held.asked)
         why = f"no room beside what runs: {described(held.asked, None)}"
         return replace(place, admission=Admission.FULL, why=why, delay=self._delay(held.task))
