@@ -146,7 +146,7 @@ async def test_without_a_share_nothing_is_reserved_and_the_small_one_goes_on(sta
 
 
 async def test_what_comes_together_with_the_same_that_has_no_room_is_not_put_off(stage: Stage) -> None:
-    """Four come at once for one card: one starts, one is put off to look for another shape, and two keep their place."""
+    """Four come at once for one card: one starts, one is put off for another shape, two keep their place."""
     await stage.push(*["sleep 0.3"] * 4, gpus=1)
     stopping = Stopping()
     working = asyncio.create_task(stage.worker(stopping, num_workers=4, offer_gpus="0", reserve="0").run())
