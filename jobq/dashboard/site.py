@@ -21,7 +21,7 @@ from jobq.dashboard.guard import Guard
 from jobq.dashboard.session import Sessions, Viewer
 from jobq.dashboard.snapshots import Snapshots
 from jobq.dashboard.static_files import static_link
-from jobq.formats import sizes
+from jobq.formats import sizes, task_ids
 from jobq.journal.records import TaskState
 from jobq.journal.views import BilledViews, Views
 from jobq.servable import Servable
@@ -223,6 +223,7 @@ def _environment() -> Environment:
         "size": sizes.show,
         "sign": lambda state: text.SIGNS[TaskState(state)],
     }
+    made.tests["task_id"] = lambda value: task_ids.VALID.fullmatch(value) is not None
     made.globals |= {"link": link, "static": static_link, "relative": text.relative, "exactly": filters.exactly}
     return made
 

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from jobq.backend import Backend
 from jobq.dashboard.series import SPANS
-from jobq.journal.changes import QueueChange
+from jobq.journal.changes import QueueChange, change_key
 from jobq.journal.minutes import MINUTE, EndedAttempts, QueueDepth, start_of
 from jobq.journal.notes import NoteKind, time_key
 from jobq.journal.observations import observations_of
@@ -134,6 +134,30 @@ def test_actions_on_all_are_noted_with_their_filter_and_their_end(
     expect(rows).to_have_count(2)
     expect(rows.filter(has_text="begun as")).to_contain_text("state=scheduled, id=later-")
     expect(rows.filter(has_text="changed by this service")).to_contain_text("3 tasks")
+
+
+def test_whatever_somebody_has_noted_is_shown_as_it_is(dashboard: Dashboard, queue: str, opened: Opened) -> None:
+    """Over HTTP a note may have any words, and ids that none can have: those lead nowhere."""
+    spec = dashboard.spec.replace("/demo", f"/{queue}")
+    task_id = Dashboard(dashboard.server, spec, dashboard.folder).push("true", "--delay", "1h")
+    ids = ("\ud800", "<script>alert(1)</script>", task_id)
+    at = time.time()
+    change = QueueChange(at=at, by="\u202e\ud800", did="\u202ecancel\x1b", ids=ids, filter="\ud800&%ED%A0%80")
+
+    async def note(backend: Backend) -> None:
+        notes = observations_of(backend)
+        assert notes is not None
+        await notes.put(NoteKind.CHANGE, change_key(at, "aa"), change.encode(), replaces=True)
+
+    dashboard.inside(note, spec)
+    page = opened(f"/ui/q/{queue}/audit")
+    row = page.locator("tbody tr")
+    expect(row).to_contain_text("<script>alert(1)</script>")
+    expect(row.get_by_role("link")).to_have_text([task_id])
+    assert "\u202e" not in page.content()
+    row.get_by_role("link").click()
+    expect(page.locator(".facts")).to_contain_text("cancel")
+    assert "\u202e" not in page.content()
 
 
 async def _full_of_changes(backend: Backend) -> None:

@@ -418,3 +418,33 @@ async def test_the_commands_of_a_batch(site: BusSite) -> None:
     assert (await site.run("batch", "cancel", NAME, "--yes")).code == 0
     listed = json.loads((await site.run("batch", "list", "--json")).out.splitlines()[0])
     assert (listed["state"], listed["round"], listed["counts"]["canceled"]) == ("finished", 2, 1)
+
+
+async def test_a_batch_is_forgotten_by_a_worker_and_its_name_is_as_new(site: BusSite) -> None:
+    """From its push to its next one, by the commands alone; one that has a dead letter stays until that is deleted."""
+    for name, command in ((NAME, "true"), ("ill", "exit 3")):
+        pushing = await site.run("push", "--batch", name, "--id", f"{name}.1", "--num-retries", "0", "-c", command)
+        assert pushing.code == 0, pushing.err
+        await site.run("batch", "seal", name)
+    assert (await site.run("worker")).code == 0
+    assert "finished" in (await site.run("batch", "show", NAME)).out
+    await _swept(site)
+    assert "ill" in (await site.run("batch", "list")).out
+    assert (await site.run("batch", "show", NAME)).code != 0
+    assert (await site.run("results", "--batch", NAME)).out == ""
+    assert (await site.run("dead", "purge", "--all", "--yes")).code == 0
+    await _swept(site)
+    assert (await site.run("batch", "list", "--json")).out == ""
+    for _ in range(2):  # the table knows an id again, whatever the queue does
+        again = await site.run("push", "--batch", NAME, "--id", f"{NAME}.1", "-c", "echo again")
+        assert again.code == 0, again.err
+    assert "succeeded=1" in (await site.run("worker")).err
+    shown = json.loads((await site.run("batch", "show", NAME, "--json")).out)
+    assert (shown["total"], shown["counts"]["succeeded"]) == (1, 1)
+
+
+async def _swept(site: BusSite) -> None:
+    """Let a worker that keeps nothing run until it has swept: it does that while it runs a task."""
+    assert (await site.run("push", "-c", "sleep 3")).code == 0
+    worker = await site.run("worker", JOBQ_KEEP="0s")
+    assert "succeeded=1" in worker.err, worker.err

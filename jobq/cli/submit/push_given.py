@@ -114,7 +114,7 @@ class HowToPush:
     async def awaited(self, backend: Backend, push: Callable[[Backend], Awaitable[int]]) -> int:
         """Push, and wait if that is wanted; return the exit code."""
         check_priority(backend, self.template.priority)
-        check_names(backend, self.names)
+        check_names(backend, self.names, in_batch=self.batch is not None)
         echo = self.echo
         if echo.kept is None:
             return await self.in_batch(backend, lambda _: push(backend))

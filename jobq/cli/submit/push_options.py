@@ -118,9 +118,10 @@ def check_priority(backend: "Backend", priority: int | None) -> None:
         )
 
 
-def check_names(backend: "Backend", option: str | None) -> None:
+def check_names(backend: "Backend", option: str | None, *, in_batch: bool) -> None:
     """Raise UsageError for an option that names tasks where the queue's service does not know an id again."""
-    if option is not None and not backend.capabilities.deduplicates:
+    able = backend.capabilities
+    if option is not None and not (able.deduplicates or (in_batch and able.knows_batch_ids)):
         raise click.UsageError(
             f"{option}: the service of {backend.name} does not know an id again, so a second push would run it twice"
         )

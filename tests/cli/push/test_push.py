@@ -166,7 +166,7 @@ def test_a_bad_first_line_is_to_be_mended(jobq: Jobq) -> None:
 def test_the_way_to_go_on_works(jobq: Jobq) -> None:
     file = jobq.folder / "it's here.txt"
     file.write_text("echo 1\nech\0o 2\necho 3\n")
-    advice = jobq("demo", "push", str(file), code=2).err.partition("go on behind it with: ")[2].strip()
+    advice = jobq("demo", "push", str(file), code=2).err.partition("go on behind it with: ")[2].splitlines()[0]
     script = advice.replace("| jobq ", f"| {shlex.join([sys.executable, '-m', 'jobq'])} ")
     subprocess.run(["bash", "-c", script], env=jobq.environment, check=True, capture_output=True)
     assert jobq.commands() == ["echo 1", "echo 3"], "the bad line is not read again"
