@@ -55,11 +55,10 @@ class Offer:
 
     def misfit(self, resources: Resources | None, tags: tuple[str, ...] | None) -> str:
         """Return what of a request this worker cannot give even when it is idle, in words; empty = it can."""
-        lacks: dict[str, int] = {}
-        if resources is not None:
-            most = {"cpus": self.cpus, "gpus": self._most_gpus(resources.gpus), "mem": self.mem}
-            asked = {name: getattr(resources, name) for name in most}
-            lacks = {name: value for name, value in asked.items() if value and value > (most[name] or 0)}
+        takes = self.asked(resources)
+        most = {"cpus": self.cpus, "gpus": self._most_gpus(takes.gpus), "mem": self.mem}
+        asked = {name: getattr(takes, name) for name in most}
+        lacks = {name: value for name, value in asked.items() if value and value > (most[name] or 0)}
         missing = [tag for tag in tags or () if tag not in self.tags]
         return described(NOTHING.copied(lacks) if lacks else None, missing)
 

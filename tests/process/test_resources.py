@@ -11,7 +11,7 @@ import pytest
 
 from jobq.run.stopping import Stopping
 from jobq.task import Task
-from jobq.testing.faults import FaultyBackend
+from jobq.testing.faults import Fault, FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
 from tests.process.stage import Stage, stage_in
@@ -143,6 +143,33 @@ async def test_without_a_share_nothing_is_reserved_and_the_small_one_goes_on(sta
     assert {line for _, _, line in stage.lines} == {"small", "first"}, "the first one ends once the small one has run"
     assert report.succeeded == 2
     assert "no room beside what runs: cpus=4" in [event.fields["detail"] for event in stage.told("task.misfit")]
+
+
+async def test_what_comes_together_with_the_same_that_has_no_room_is_not_put_off(stage: Stage) -> None:
+    """Four come at once for one card: one starts, one is put off for another shape, two keep their place."""
+    await stage.push(*["sleep 0.3"] * 4, gpus=1)
+    stopping = Stopping()
+    working = asyncio.create_task(stage.worker(stopping, num_workers=4, offer_gpus="0", reserve="0").run())
+    await stage.until(lambda: len(stage.told("task.succeeded")) == 2, seconds=10)
+    stopping.drain("the test has seen it")
+    await working
+    assert len(stage.told("task.misfit")) <= 2
+
+
+async def test_no_more_is_taken_than_fits_while_what_does_not_fit_is_still_going_back(stage: Stage) -> None:
+    """`-n auto` where the service answers receives, but no settles: leases do not pile up."""
+    await stage.push(*["true"] * 40, gpus=1)
+    stage.faults.next("release", Fault.HANG, times=1000)
+    stopping = Stopping()
+    working = asyncio.create_task(stage.worker(stopping, num_workers="auto", offer_cpus="2").run())
+    await stage.until(lambda: len(stage.told("task.misfit")) >= 2)
+    await asyncio.sleep(0.5)
+    held = (await stage.backend.stats()).leased or 0
+    stage.faults.clear()
+    stage.faults.release()
+    stopping.now("the test has seen it")
+    await working
+    assert 1 <= held <= 2
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel", "drain"])

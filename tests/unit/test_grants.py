@@ -92,6 +92,8 @@ def test_a_task_gets_one_part_of_a_card_at_most() -> None:
         (Offer(), None, ("eu",), "needs eu"),
         (Offer(tags=frozenset({"eu"})), None, ("eu",), ""),
         (Offer(), None, None, ""),
+        (Offer(cpus=500, counts_slots=True), None, None, "cpus=1"),
+        (Offer(cpus=1000, counts_slots=True), None, None, ""),
     ],
 )
 def test_what_fits_nowhere_here(

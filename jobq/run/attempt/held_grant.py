@@ -1,10 +1,13 @@
 """What one attempt holds of what its worker offers: free once it is over, and nothing of its tree lives."""
 
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from jobq.clock import Clock
 from jobq.flag import Flag
+from jobq.racing import first_of
 from jobq.resources.request import Resources
 from jobq.task import Task
 
@@ -33,8 +36,21 @@ class HeldGrant:
         self.grant: ResourceGrant | None = None
         self.settled = Flag()
         self.is_over = False
+        self._until = math.inf  # boottime in seconds
+        self._moved = Flag()
         self._forget = forget
         self._trees = 0
+
+    def wait_until(self, boottime: float) -> None:
+        """Note by when it is to have room, in seconds; never later than was said before."""
+        self._until = min(self._until, boottime)
+        self._moved.set()
+
+    async def waited(self, clock: Clock) -> None:
+        """Wait until it is settled, or has waited for as long as it may."""
+        while not self.settled.is_set() and clock.boottime() < self._until:
+            self._moved.clear()
+            await first_of(self.settled.future(), self._moved.future(), clock.sleep_until(self._until))
 
     def launching(self) -> Callable[[], None]:
         """Note that a process is about to be started; return what is called once its tree is surely gone."""

@@ -261,7 +261,7 @@ class _Attempt:
             room = asyncio.ensure_future(asyncio.wait(place.others))
         else:
             self._events.reserved()
-            room = asyncio.ensure_future(place.grant.settled.future() if place.grant else never())
+            room = asyncio.ensure_future(place.grant.waited(self._with.clock) if place.grant else never())
         limit = self._with.clock.sleep_until(self._with.clock.boottime() + place.patience)
         stop = (stopping.receiving.future(), stopping.interrupted.future())
         await first_of(room, limit, self._keeper.lock_lost_event.future(), self._journal.canceled(), *stop)

@@ -79,6 +79,11 @@ class TaskGrants:
         """How many tasks that ask for nothing fit, where these count as one processor each; 1 for a part of one."""
         return max(0, -(-self._grants.room.cpus // UNIT))
 
+    @property
+    def held(self) -> int:
+        """How many attempts that are not over hold something, or wait for it."""
+        return sum(not each.is_over for each in self._held.values())
+
     def place(self, delivery: Delivery, place: Placement, *, may_reserve: bool = True) -> Placement:
         """Decide what is done with a delivery, and grant it what it asks for.
 
@@ -115,12 +120,14 @@ class TaskGrants:
 
     def _without_room(self, held: HeldGrant, place: Placement, *, may_reserve: bool) -> Placement:
         """Decide what is done with what has no room now, and let it wait where it may."""
-        if not any(not each.is_over for each in self._held.values()):  # the rest is withheld, perhaps for ever
+        if not self.held:  # the rest is withheld, perhaps for ever
             return self._misfit(held.task, place, described(held.task.resources, held.task.needs))
+        self._waits_since, self._waits_idle = self._clock.boottime(), self._idle_share()
         if place.admission is Admission.START:
             patience = self._patience() if may_reserve else 0.0
             if patience <= 0.0:
                 return self._too_full(held, place)
+            held.wait_until(self._waits_since + patience)
             place = replace(place, admission=Admission.RESERVED, patience=patience, delay=self._delay(held.task))
         self._waiting = held
         return replace(place, grant=held)
@@ -161,13 +168,14 @@ class TaskGrants:
         return replace(place, admission=Admission.MISFIT, why=lacks, delay=delay)
 
     def _too_full(self, held: HeldGrant, place: Placement) -> Placement:
-        """Put it off; another shape may fit now, and the same again cannot before something is freed."""
+        """Put it off, since another shape may fit now; the same again keeps its place, and nothing more is taken."""
         now = self._clock.boottime()
         if self._full_until <= now and self._full_until:
             self._full.clear()
             self._full_until = 0.0
         if held.asked in self._full:
             self._full_until = now + FIRST_DELAY_SECONDS
+            return replace(place, admission=Admission.BACK)
         self._full.add(held.asked)
         why = f"no room beside what runs: {described(held.asked, None)}"
         return replace(place, admission=Admission.FULL, why=why, delay=self._delay(held.task))
@@ -177,16 +185,18 @@ class TaskGrants:
         bound = min(FIRST_DELAY_SECONDS * 2**doublings, LONGEST_DELAY_SECONDS)
         return timedelta(seconds=bound * self._chance.uniform(0.5, 1.0))
 
-    def _patience(self) -> float:
-        """Return for how many seconds a reservation may last that begins now."""
-        now, room, offer = self._clock.boottime(), self._grants.room, self.offer
-        free = [
+    def _idle_share(self) -> float:
+        """Return the share of the machine that idles now, in the dimension where that is most."""
+        room, offer = self._grants.room, self.offer
+        return max(
             room.cpus / offer.cpus if offer.cpus else 0.0,
             room.mem / offer.mem if offer.mem else 0.0,
             sum(room.gpus.values()) / (UNIT * len(offer.gpus)) if offer.gpus else 0.0,
-        ]
-        self._waits_since, self._waits_idle = now, max(free)
-        life = max(now - self._began, SHORTEST_LIFE_SECONDS)
+        )
+
+    def _patience(self) -> float:
+        """Return for how many seconds from now on a reservation may last, if no more idles than now."""
+        life = max(self._clock.boottime() - self._began, SHORTEST_LIFE_SECONDS)
         left = min(life * self._share - self._idle_seconds, MOST_IDLE_SECONDS)
         if not self._waits_idle:  # it keeps nothing from anybody
             return MOST_IDLE_SECONDS if left > 0.0 else 0.0
@@ -204,13 +214,16 @@ class TaskGrants:
 
     def _serve(self, left: HeldGrant) -> None:
         """ResourceGrant to what waits, if there is room now, or note that it waits no more."""
-        waiting = self._waiting
+        waiting, now = self._waiting, self._clock.boottime()
         if waiting is None:
             return
+        self._idle_seconds += (now - self._waits_since) * self._waits_idle
+        self._waits_since = now
         if waiting is not left:
             waiting.grant = self._grants.take(waiting.asked)
             if waiting.grant is None:
+                self._waits_idle = self._idle_share()
+                waiting.wait_until(now + self._patience())
                 return
-        self._idle_seconds += (self._clock.boottime() - self._waits_since) * self._waits_idle
         self._waiting = None
         waiting.settled.set()

@@ -439,7 +439,7 @@ class Worker:
     def _free(self) -> int:
         """Return how many tasks may be taken."""
         if self._grants.offer.counts_slots:
-            return self._grants.free_slots
+            return max(0, self._grants.free_slots - (self._busy - self._grants.held))  # what goes back is not back yet
         return self._settings.num_workers - self._busy
 
     async def _or_stop(self, wait: Awaitable[object]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jobq.resources.gpus import named_gpus
 from jobq.resources.offer import Offer
 from jobq.run.attempt.neighbours import Admission, Placement
-from jobq.run.attempt.task_grants import FIRST_DELAY_SECONDS, SHORTEST_LIFE_SECONDS, TaskGrants
+from jobq.run.attempt.task_grants import FIRST_DELAY_SECONDS, MOST_IDLE_SECONDS, SHORTEST_LIFE_SECONDS, TaskGrants
 from jobq.task import Counters, Task
 from jobq.testing.clock import VirtualClock
 from tests.unit.scripted_delivery import ScriptedDelivery
@@ -29,11 +29,13 @@ class Desk:
     def _free(self) -> None:
         self.freed += 1
 
-    def place(self, *, ends: int = 0, may_reserve: bool = True, **asked: Any) -> Placement:
+    def place(
+        self, *, ends: int = 0, may_reserve: bool = True, place: Placement | None = None, **asked: Any
+    ) -> Placement:
         self._numbers += 1
         task = Task.new(command="true", id=f"t{self._numbers}", **asked).copied({"counters": Counters(ends=ends)})
         delivery = ScriptedDelivery(self.clock, task=task)
-        return self.grants.place(delivery, Placement(), may_reserve=may_reserve)
+        return self.grants.place(delivery, place or Placement(), may_reserve=may_reserve)
 
     async def passes(self, seconds: float) -> None:
         await self.clock.advance(seconds)
@@ -83,6 +85,44 @@ async def test_reservations_idle_no_more_than_their_share_of_a_life() -> None:
     over(first)
 
 
+async def test_what_idles_more_and_more_while_it_waits_counts_as_it_grows() -> None:
+    """The machine is full when it begins to wait, so that costs nothing; then all but one of what runs end.
+
+    Its patience is over once the share is used up, and what it has idled is not forgotten for the next one.
+    """
+    desk = Desk(offer=Offer(cpus=16_000))
+    small = [desk.place(cpus=1) for _ in range(16)]
+    reserved = desk.place(cpus=16)
+    assert reserved.grant is not None
+    assert reserved.patience == MOST_IDLE_SECONDS
+    waiting = asyncio.ensure_future(reserved.grant.waited(desk.clock))
+    await desk.passes(100.0)
+    for each in small[1:]:
+        over(each)
+    began = desk.clock.boottime()
+    while not waiting.done():
+        await desk.passes(1.0)
+    idled = (desk.clock.boottime() - began) * 15 / 16
+    life = SHORTEST_LIFE_SECONDS
+    assert 0.8 * 0.05 * life <= idled <= 0.05 * life + 2.0
+    over(reserved)
+    assert desk.place(cpus=16).admission is Admission.FULL, "it has idled its share"
+    over(small[0])
+
+
+async def test_what_waits_to_be_alone_costs_what_idles_meanwhile_and_nothing_of_before() -> None:
+    desk = Desk(share=0.1, offer=Offer(cpus=16_000))
+    first = desk.place(cpus=10)
+    reserved = desk.place(cpus=16)
+    over(reserved)
+    await desk.passes(10_000.0)
+    alone = desk.place(cpus=16, place=Placement(Admission.ALONE, 30.0))
+    assert (alone.admission, alone.has_grant) == (Admission.ALONE, False)
+    over(alone)
+    assert desk.place(cpus=16).patience > 500.0, "hours in which nobody waited were charged"
+    over(first)
+
+
 @pytest.mark.parametrize("desk_of", [lambda: Desk(share=0.0), Desk])
 async def test_without_a_reservation_it_is_put_off_and_another_shape_is_tried(desk_of: Any) -> None:
     desk = desk_of()
@@ -91,7 +131,8 @@ async def test_without_a_reservation_it_is_put_off_and_another_shape_is_tried(de
     assert (place.admission, place.why) == (Admission.FULL, "no room beside what runs: cpus=16")
     assert desk.grants.room_to_come() is None
     assert desk.place(cpus=6).admission is Admission.START
-    assert desk.place(cpus=16, may_reserve=False).admission is Admission.FULL
+    again = desk.place(cpus=16, may_reserve=False)
+    assert again.admission is Admission.BACK, "nothing is taken before something is freed, and then it is the first"
     room = desk.grants.room_to_come()
     assert room is not None, "the same shape again cannot fit before something is freed"
     over(first)
