@@ -141,7 +141,7 @@ def test_a_module_that_cannot_be_preloaded_ends_the_worker_at_once(project: Jobq
     ids = project("demo", "push", "-c", "true", "--ids").lines
     result = project("demo", "worker", "--preload", "project", "--preload", "no_such.module", code=3)
     says = r"jobq: cannot preload no_such.module: there is no module 'no_such'; searched /.*, PYTHONPATH and .*\n"
-    assert re.fullmatch(says, result.err)
+    assert re.fullmatch(says + "More: jobq help configuration-error\n", result.err)
     assert [task.id for task in project.waiting()] == ids
     (project.folder / "broken.py").write_text("import project\nraise KeyError('oh')\n")
     result = project("demo", "worker", env={"JOBQ_PRELOAD": "broken"}, code=3)

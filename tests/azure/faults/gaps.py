@@ -248,7 +248,7 @@ async def in_each_gap(
 
     async def once(gap: Gap, at: int | None) -> Cut:
         async with turn, living(given.service, given.azurite, given.folder, window=bool((at or 0) % 2)) as life:
-            await before(life)
+            await _unless_slow(lambda: before(life))
             process = await life.site.ledgered()
             cut = Cut(life.site, gap, at)
             with suppress(JobqError):
