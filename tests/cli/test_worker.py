@@ -183,7 +183,11 @@ def test_missing_queue(jobq: Jobq) -> None:
 
 def test_help_shows_defaults(jobq: Jobq) -> None:
     text = " ".join(jobq("worker", "--help", env={"COLUMNS": "200"}).out.split())
-    for part in ("fit what is offered. Default: 1.", "Default: 10m.", "SIGKILL for tasks when this ends early. Default: 20s."):
+    for part in (
+        "fit what is offered. Default: 1.",
+        "Default: 10m.",
+        "SIGKILL for tasks when this ends early. Default: 20s.",
+    ):
         assert part in text
 
 
