@@ -200,6 +200,20 @@ async def test_s7_a_reservation_is_given_back_uncharged(stage: Stage, how: str) 
         assert (counters.failures, counters.preemptions, counters.ends) == (0, 0, 1)
 
 
+async def test_s7_a_reservation_is_given_back_uncharged_when_the_breaker_trips(stage: Stage) -> None:
+    await stage.push("sleep 1000", cpus=2)
+    await stage.push("sleep 1; exit 3", cpus=1)
+    (task_id,) = await stage.push("echo big", cpus=4)
+    report = await stage.work(
+        num_workers=4, offer_cpus="4", max_consecutive_failures=1, stop_grace=timedelta(seconds=0.1)
+    )
+    assert report.exit_code == 1
+    assert stage.told("task.reserved")
+    found = {each.id: each for each in await stage.backend.receive(3, timedelta(seconds=5), timedelta(0))}
+    counters = found[task_id].task.counters
+    assert (counters.failures, counters.preemptions, counters.ends) == (0, 0, 1)
+
+
 @pytest.mark.parametrize("code", [0, 3])
 async def test_a_device_is_not_handed_on_before_its_tree_is_dead(stage: Stage, code: int) -> None:
     """Neither after an exit 0 with survivors nor after a failure: the next on that card starts when they are gone."""
