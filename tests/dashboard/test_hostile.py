@@ -85,7 +85,9 @@ def test_each_field_is_shown_as_it_is_and_nothing_runs(
         for path in ("tasks", "running", "dead?by=error", "", "batches", "leases", "hosts", "audit"):
             page.goto(f"{dashboard.url}/ui/q/demo/{path}".rstrip("/"))
             assert page.locator("main img, [onerror], [onload], main script, main b").count() == 0, path
-            assert path not in ("hosts", "audit") or visible(_CORPUS[1]) in page.locator("main").inner_text(), path
+            if path in ("hosts", "audit"):  # a page may show what another one has read a moment before
+                expect(page.locator("main")).to_contain_text(visible(_CORPUS[1]), timeout=30_000)
+                assert page.locator("main img, [onerror], [onload], main script, main b").count() == 0, path
             assert str(81239**2) not in page.locator("main").inner_text(), "a template was run"
         page.goto(f"{dashboard.url}/ui/q/demo/t/{ids['running']}")
         expect(page.locator("pre.output")).to_contain_text(_CORPUS[0], timeout=30_000)
