@@ -446,5 +446,9 @@ async def test_a_batch_is_forgotten_by_a_worker_and_its_name_is_as_new(site: Bus
 async def _swept(site: BusSite) -> None:
     """Let a worker that keeps nothing run until it has swept: it does that while it runs a task."""
     assert (await site.run("push", "-c", "sleep 3")).code == 0
-    worker = await site.run("worker", JOBQ_KEEP="0s")
-    assert "succeeded=1" in worker.err, worker.err
+    for _ in range(3):  # a link that was closed a moment before may have been handed it, for the time of a lock
+        worker = await site.run("worker", JOBQ_KEEP="0s")
+        if "succeeded=1" in worker.err:
+            return
+        await asyncio.sleep(5)
+    pytest.fail(worker.err)
