@@ -8,6 +8,7 @@ A token is `jobq_ID_SECRET`: the id names it in lists and in the audit, the secr
 SHA-256 is enough of a hash.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import hmac
@@ -99,6 +100,8 @@ class TokenBook:
         self._is_kept = False
         self._read_at = -_STALE_SECONDS
         self._tried_at = -_STALE_SECONDS
+        self._is_read = asyncio.Event()  # no reading is under way
+        self._is_read.set()
 
     def add(self, record: TokenRecord) -> None:
         """Let one more token in for as long as this service lives; it is not written to the database."""
@@ -124,6 +127,7 @@ class TokenBook:
         await self._refresh()
         if token_id not in self._own and token_id not in self._records:
             await self._refresh(_NEWER_SECONDS)  # it may just have been made
+            await self._is_read.wait()  # and another request be reading it
         return self._own.get(token_id) or self._records.get(token_id)
 
     async def _refresh(self, fresh_seconds: float = _FRESH_SECONDS) -> None:
@@ -133,6 +137,7 @@ class TokenBook:
         if now - self._tried_at < fresh_seconds and now - self._read_at < _STALE_SECONDS:
             return
         self._tried_at = now
+        self._is_read.clear()
         try:
             document = await self._store.document(_DOCUMENT)
             self._take({record.id: record for record in _records_of(None if document is None else document.value)})
@@ -142,6 +147,8 @@ class TokenBook:
                 raise BackendUnavailable("nobody can say which tokens are good") from None
         else:
             self._read_at = now
+        finally:
+            self._is_read.set()
 
     def _take(self, records: dict[str, TokenRecord]) -> None:
         if self._read_at > 0:  # else they may have been there for long
