@@ -55,7 +55,10 @@ class Entered:
 
     def __init__(self, service: Dashboard, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        said = json.loads(line)
         self.here = Dashboard(HttpServer("", service.folder), service.spec, service.folder)
         self.here.server.port = int(said["url"].split(":")[2].partition("/")[0])
         answer = self.here.ask("POST", "/ui/enter", fields={"once": said["link"].rpartition("once=")[2]})
