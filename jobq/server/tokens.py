@@ -126,10 +126,8 @@ class TokenBook:
         """Return the record of a token by its id, while it is good; raises BackendUnavailable as `holder_of` does."""
         await self._refresh()
         if token_id not in self._own and token_id not in self._records:
-            # It may have been made since the last reading. Strangers cause one reading in that time, and wait for it.
-            await asyncio.sleep(max(0.0, self._tried_at + _NEWER_SECONDS - time.monotonic()))
-            await self._refresh(_NEWER_SECONDS)
-            await self._is_read.wait()
+            await self._refresh(_NEWER_SECONDS)  # it may just have been made
+            await self._is_read.wait()  # and another request be reading it
         return self._own.get(token_id) or self._records.get(token_id)
 
     async def _refresh(self, fresh_seconds: float = _FRESH_SECONDS) -> None:
