@@ -65,7 +65,7 @@ class Grants:
         )
 
     def take(self, resources: Resources) -> ResourceGrant | None:
-        """ResourceGrant what is asked for; None = there is no room now."""
+        """Grant what is asked for; None = there is no room now."""
         grant = fits(resources, self.room)
         if grant is not None:
             self._held.add(grant)

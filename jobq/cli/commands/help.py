@@ -37,7 +37,7 @@ def help(topic: str, as_json: bool) -> int:  # noqa: A001 - the command's name
     text = sections().get(word) or pages().get(word)
     if text is None:
         meant = did_you_mean(word, [name for name, _ in _topics()])
-        raise click.UsageError(f"no topic {topic!r}{meant}; `jobq help topics` lists them")
+        raise click.UsageError(f"no topic {topic!r}; `jobq help topics` lists them{meant}")
     if as_json:
         terminal.put_json({"topic": word, "text": text})
     else:

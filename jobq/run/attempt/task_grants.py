@@ -213,7 +213,7 @@ class TaskGrants:
         self._on_freed()
 
     def _serve(self, left: HeldGrant) -> None:
-        """ResourceGrant to what waits, if there is room now, or note that it waits no more."""
+        """Grant what is waited for, if there is room now, or note that it waits no more."""
         waiting, now = self._waiting, self._clock.boottime()
         if waiting is None:
             return
