@@ -268,12 +268,16 @@ class App:
                 refuse_other_sites(headers)
                 return None
             kind, _, token = given.partition(" ")
-            record = await self._book.holder_of(token.strip()) if kind.lower() == "bearer" else None
+            is_bearer = kind.lower() == "bearer"
+            record = await self._book.holder_of(token.strip()) if is_bearer else None
+            if record is None and (waits := self._bad.wait(address)):
+                raise _too_many("slower", waits)
+            if record is None and is_bearer:
+                await self._book.read_again()
+                record = await self._book.holder_of(token.strip())
         except JobqError as error:
             raise refused_for(error) from None
         if record is None:
-            if waits := self._bad.wait(address):
-                raise _too_many("slower", waits)
             raise RequestRefused(
                 401,
                 "no_token",

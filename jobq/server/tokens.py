@@ -28,10 +28,10 @@ from typing import Any, Final
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 from jobq.servable import Servable, change_document
 
+_log: Final = logging.getLogger(__name__)
 _audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
-_NEWER_SECONDS: Final = 0.1  # how long one that was just made may be refused
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
 _PARTS: Final = 3
 _NOBODY: Final = hashlib.sha256(b"").hexdigest()
@@ -100,8 +100,7 @@ class TokenBook:
         self._is_kept = False
         self._read_at = -_STALE_SECONDS
         self._tried_at = -_STALE_SECONDS
-        self._is_read = asyncio.Event()  # no reading is under way
-        self._is_read.set()
+        self._reading = asyncio.Lock()
 
     def add(self, record: TokenRecord) -> None:
         """Let one more token in for as long as this service lives; it is not written to the database."""
@@ -114,9 +113,13 @@ class TokenBook:
         return self._is_kept
 
     async def holder_of(self, token: str) -> TokenRecord | None:
-        """Return the record of a token, if it is one; raises BackendUnavailable where no one can say."""
+        """Return the record of a token, if it is one that is known; raises BackendUnavailable where no one can say.
+
+        Whoever brings one that is not should be let `read_again` before it is refused, as often as strangers may try.
+        """
+        await self._refresh()
         parts = token.split("_", 2)
-        record = await self.record(parts[1] if len(parts) == _PARTS and parts[0] == "jobq" else "")
+        record = self._known(parts[1]) if len(parts) == _PARTS and parts[0] == "jobq" else None
         given = hashlib.sha256(parts[-1].encode("utf-8", "replace")).hexdigest()
         # The comparison takes the same time whatever is compared, also where there is nothing to compare with.
         is_right = hmac.compare_digest(given, _NOBODY if record is None else record.hash)
@@ -125,30 +128,46 @@ class TokenBook:
     async def record(self, token_id: str) -> TokenRecord | None:
         """Return the record of a token by its id, while it is good; raises BackendUnavailable as `holder_of` does."""
         await self._refresh()
-        if token_id not in self._own and token_id not in self._records:
-            await self._refresh(_NEWER_SECONDS)  # it may just have been made
-            await self._is_read.wait()  # and another request be reading it
-        return self._own.get(token_id) or self._records.get(token_id)
+        if self._known(token_id) is None:
+            await self.read_again()
+        return self._known(token_id)
 
-    async def _refresh(self, fresh_seconds: float = _FRESH_SECONDS) -> None:
-        now = time.monotonic()
+    async def read_again(self) -> None:
+        """Read the tokens as they are from now on: one may just have been made. Who wait together share a reading.
+
+        Raises:
+            BackendUnavailable: they could not be read for so long that what is known is not believed any more.
+        """
         if self._store is None:
             return
-        if now - self._tried_at < fresh_seconds and now - self._read_at < _STALE_SECONDS:
-            return
-        self._tried_at = now
-        self._is_read.clear()
+        asked_at = time.monotonic()
+        async with self._reading:
+            if self._tried_at < asked_at:
+                await self._read(self._store)
+        if asked_at - self._read_at >= _STALE_SECONDS:
+            raise BackendUnavailable("nobody can say which tokens are good")
+
+    def _known(self, token_id: str) -> TokenRecord | None:
+        return self._own.get(token_id) or self._records.get(token_id)
+
+    async def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._tried_at >= _FRESH_SECONDS or now - self._read_at >= _STALE_SECONDS:
+            await self.read_again()
+
+    async def _read(self, store: Servable) -> None:
+        began_at = self._tried_at = time.monotonic()
         try:
-            document = await self._store.document(_DOCUMENT)
+            document = await store.document(_DOCUMENT)
             self._take({record.id: record for record in _records_of(None if document is None else document.value)})
-            self._is_kept = document is not None
-        except JobqError:
-            if now - self._read_at >= _STALE_SECONDS:
-                raise BackendUnavailable("nobody can say which tokens are good") from None
+        except asyncio.CancelledError:  # who asked has gone: the next one reads
+            self._tried_at = -_STALE_SECONDS
+            raise
+        except JobqError as error:
+            _log.warning("the tokens cannot be read, those known are believed for %g s: %s", _STALE_SECONDS, error)
         else:
-            self._read_at = now
-        finally:
-            self._is_read.set()
+            self._is_kept = document is not None
+            self._read_at = began_at
 
     def _take(self, records: dict[str, TokenRecord]) -> None:
         if self._read_at > 0:  # else they may have been there for long

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -168,8 +167,5 @@ class Dashboard:
     def sign_in(self, token: str) -> str:
         """Return the cookie of a new session."""
         answer = self.ask("POST", "/ui/enter", fields={"token": token})
-        while answer.status == 401:  # it is a tenth of a second old at most
-            time.sleep(0.05)
-            answer = self.ask("POST", "/ui/enter", fields={"token": token})
         assert answer.status == 303, answer.text
         return answer.headers["set-cookie"].partition(";")[0]

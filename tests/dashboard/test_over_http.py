@@ -99,14 +99,14 @@ def _entered(service: Dashboard, token: str, *options: str) -> Iterator[Entered]
         env=service.environment | {"JOBQ_HTTP_TOKEN": token, "JOBQ_HOME": str(service.folder / "elsewhere")},
         text=True,
     )
-    try:
-        yield Entered(service, process)
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        try:
+            yield Entered(service, process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
 
 
 @pytest.fixture(scope="module")

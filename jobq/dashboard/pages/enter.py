@@ -27,16 +27,21 @@ async def sign_in(site: Site, request: Request) -> Response:
     """Begin a session."""
     fields = dict(await form_of(request, None))
     address = request.client.host if request.client else "-"
+    token = fields.get("token", "").strip()
     record: TokenRecord | None
     if once := fields.get("once"):
         record = site.sessions.use_link(once)
         wrong = "this link was used, or is older than a minute; press Enter where `jobq ui` runs for a new one"
     else:
-        record = await site.tokens.holder_of(fields.get("token", "").strip())
+        record = await site.tokens.holder_of(token)
         wrong = "this is no good token; `jobq serve token create SPEC --scope view` makes one"
     if record is None:
         if waits := site.bad_tokens.wait(address):  # unaudited: who guesses must not fill the log
             raise RequestRefused(429, "too_many_requests", "slower", headers=(("Retry-After", str(int(waits) + 1)),))
+        if not once:
+            await site.tokens.read_again()
+            record = await site.tokens.holder_of(token)
+    if record is None:
         audit("ui sign in", address=address, refused=True)
         raise RequestRefused(401, "no_token", wrong)
     audit("ui sign in", caller=record.id, address=address)

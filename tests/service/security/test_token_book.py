@@ -6,7 +6,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from jobq.server.tokens import TokenBook, new_token
+from jobq.errors import BackendUnavailable
+from jobq.server.tokens import TokenBook, TokenRecord, new_token
 
 
 class Store:
@@ -14,11 +15,21 @@ class Store:
 
     def __init__(self) -> None:
         self.value = b""
+        self.fails = False
         self.answers = asyncio.Event()
+        self.readings = 0
 
     async def document(self, _name: str) -> Any:
+        self.readings += 1
+        value = self.value
         await self.answers.wait()
-        return SimpleNamespace(value=self.value, version=1) if self.value else None
+        if self.fails:
+            raise BackendUnavailable("away")
+        return SimpleNamespace(value=value, version=1) if value else None
+
+
+def _kept(record: TokenRecord) -> bytes:
+    return json.dumps({"tokens": [asdict(record)]}).encode()
 
 
 async def test_requests_that_come_together_wait_for_one_reading() -> None:
@@ -28,12 +39,42 @@ async def test_requests_that_come_together_wait_for_one_reading() -> None:
     store.answers.set()
     assert not await book.is_kept()
     store.answers.clear()
-    record, token = new_token("0123456789ab", "new", ("view",), ("demo",))
-    store.value = json.dumps({"tokens": [asdict(record)]}).encode()
-    book._tried_at -= 60  # later
-    asked = [asyncio.ensure_future(book.holder_of(token)) for _ in range(3)]
+    record, _ = new_token("0123456789ab", "new", ("view",), ("demo",))
+    store.value = _kept(record)
+    asked = [asyncio.ensure_future(book.record(record.id)) for _ in range(3)]
     for _ in range(5):
         await asyncio.sleep(0)
     assert not any(each.done() for each in asked), "one is refused before anybody has looked"
+    asked[0].cancel()  # it reads, and its caller goes away
     store.answers.set()
-    assert [found is not None for found in await asyncio.gather(*asked)] == [True] * 3
+    assert await asyncio.gather(*asked[1:]) == [record] * 2
+    assert store.readings == 3, "one before, one that was given up, and one for both"
+
+
+async def test_one_that_was_made_during_a_reading_is_found() -> None:
+    store = Store()
+    book = TokenBook(store)  # type: ignore[arg-type]  # nothing but the document is read
+    reading = asyncio.ensure_future(book.holder_of("jobq_00_0"))
+    while not store.readings:
+        await asyncio.sleep(0)
+    record, token = new_token("0123456789ab", "new", ("view",), ("demo",))
+    store.value = _kept(record)
+    again = asyncio.ensure_future(book.read_again())
+    await asyncio.sleep(0)
+    store.answers.set()
+    await again
+    assert await reading is None
+    assert await book.holder_of(token) == record
+    assert store.readings == 2
+
+
+async def test_nobody_is_refused_or_let_in_where_nobody_can_say() -> None:
+    store = Store()
+    store.fails = True
+    book = TokenBook(store)  # type: ignore[arg-type]  # nothing but the document is read
+    asked = [asyncio.ensure_future(book.holder_of("jobq_00_0")) for _ in range(3)]
+    await asyncio.sleep(0)
+    store.answers.set()
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in found] == [BackendUnavailable] * 3
+    assert store.readings <= 2, "each waits for one of its own, one after the other"
