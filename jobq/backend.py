@@ -57,6 +57,7 @@ class Capabilities:
         pauses: the backend is a `jobq.pausing.Pausable`.
         hastens: the backend is a `Hastens`.
         keeps_place: a task that is released without a delay waits where it waited before; else it is the youngest.
+        selects: the backend is a `jobq.selecting.Selects`.
         batches: the backend is a `jobq.batches.KeepsBatches`, and a push keeps `Task.batch` and `Task.params`.
         views: the backend is a `jobq.journal.views.KeepsViews` that tells of tasks.
         whole_views: and of all queues of the place, in the order of delivery, as all of it is now.
@@ -93,6 +94,7 @@ class Capabilities:
     pauses: bool = False
     hastens: bool = False
     keeps_place: bool = False
+    selects: bool = False
     batches: bool = False
     views: bool = False
     whole_views: bool = False

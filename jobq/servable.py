@@ -17,6 +17,7 @@ from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.formats.task_ids import digest
 from jobq.journal.records import MAX_OUTPUT_BYTES
+from jobq.resources.room import Room
 from jobq.settlement import Settlement
 from jobq.task import TaskResult
 
@@ -149,7 +150,14 @@ class Servable(Backend, Protocol):
     """A backend that can be served; all of it is one queue's, but for the documents."""
 
     async def claim(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        key: str,
+        former: Sequence[str],
+        room: Room | None = None,
     ) -> Sequence[HeldDelivery]:
         """As `receive`, with receipts that begin as `key` says.
 
@@ -160,6 +168,7 @@ class Servable(Backend, Protocol):
             key: made for this call alone, hard to guess (`receipts_of`).
             former: keys of claims whose answers were lost. What they still hold comes first, renewed and with new
                 receipts, so that a give-back of the former claim, which may be under way, cannot touch it.
+            room: as for `jobq.selecting.Selects.receive_fitting`, where the backend selects; None = all fits.
         """
         ...
 

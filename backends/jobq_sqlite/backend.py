@@ -16,7 +16,7 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Pu
 from jobq.pausing import Pause
 from jobq.servable import DATABASE, IDS_KEPT, Document, Kind, ListedTask, all_pages, dead_cursor, unpacked
 from jobq.task import Task
-from jobq_sqlite import push_sql, queue_admin, task_listing, task_sql
+from jobq_sqlite import push_sql, queue_admin, shape_sql, task_listing, task_sql
 from jobq_sqlite.bulk import some
 from jobq_sqlite.connection import Link, SqliteConnection
 from jobq_sqlite.open_file import OpenFile, StoreFile
@@ -27,6 +27,8 @@ from jobq_sqlite.task_sql import ClaimedRow, Now
 T = TypeVar("T")
 if TYPE_CHECKING:
     from jobq.examination import Finding
+    from jobq.resources.room import Room
+    from jobq.selecting import WaitingShape
     from jobq_sqlite.batches import SqliteBatches
     from jobq_sqlite.delivery import SqliteDelivery
     from jobq_sqlite.journal import SqliteJournal
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from jobq_sqlite.receiver import QueueReceiver
     from jobq_sqlite.views import SqliteViews
 
-_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, batches=True, views=True, whole_views=True)
+_CAPABILITIES: Final = replace(DATABASE, shares_machine=True, selects=True, batches=True, views=True, whole_views=True)
 
 
 class SqliteBackend:
@@ -188,12 +190,31 @@ class SqliteBackend:
         with self._looked_up_again():
             return list(await self._receiving.receive(max_tasks, lease, wait, worker_id=worker_id))
 
+    async def receive_fitting(
+        self, room: "Room", max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        """Claim what there is room for."""
+        with self._looked_up_again():
+            found = self._receiving.receive(max_tasks, lease, wait, worker_id=worker_id or None, room=room)
+            return list(await found)
+
+    async def waiting_shapes(self) -> "list[WaitingShape]":
+        """Count what waits by what it asks for."""
+        return await self._read(lambda database, queue, _: shape_sql.waiting(database, queue))
+
     async def claim(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        key: str,
+        former: Sequence[str],
+        room: "Room | None" = None,
     ) -> "list[SqliteDelivery]":
         """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
         with self._looked_up_again():
-            return await self._receiving.claim(max_tasks, lease, wait, key=key, former=former)
+            return await self._receiving.claim(max_tasks, lease, wait, key=key, former=former, room=room)
 
     async def held(self, task_id: str, receipt: str, body: bytes = b"") -> "SqliteDelivery":
         """Return a delivery by its receipt."""

@@ -22,7 +22,7 @@ from jobq_sqlite.same_file import SameFile, other_name
 from jobq_sqlite.stops import Undisturbed
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 12
+SCHEMA_VERSION: Final = 13
 # What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
 ADDED_BY: Final = {
     1: "schema.sql",
@@ -37,6 +37,7 @@ ADDED_BY: Final = {
     10: "highest_epoch.sql",
     11: "batches.sql",
     12: "observations.sql",
+    13: "shapes.sql",
 }
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005

@@ -8,10 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from jobq.batches import BatchState, missing, sealed
 from jobq.errors import DuplicateTask
+from jobq.resources.shapes import rank, text_of
 from jobq.servable import IDS_KEPT
 from jobq.task import Task
 from jobq_sqlite import journal_writer
 from jobq_sqlite.bulk import some
+from jobq_sqlite.shape_sql import numbers_of
 from jobq_sqlite.task_sql import Now, confirm
 
 IDS_KEPT_SECONDS: Final = IDS_KEPT.total_seconds()
@@ -31,6 +33,11 @@ class NewRow(NamedTuple):
     task: Task
     body: bytes
     fingerprint: bytes
+
+    @property
+    def shape(self) -> str:
+        """What it asks for."""
+        return text_of(self.task.resources, self.task.needs)
 
 
 def push(
@@ -57,11 +64,12 @@ def push(
     confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
     expired = now.wall - ids_kept
     numbers = _batches(database, queue, rows, expired)
+    shapes = numbers_of(database, queue, (row.shape for row in rows))
     began = time.monotonic()
-    epoch, are_new = _add(database, queue, rows, numbers, now)
+    epoch, are_new = _add(database, queue, rows, numbers, shapes, now)
     if not are_new:
         if _forget_expired(database, queue, rows, expired):
-            epoch, _ = _add(database, queue, rows, numbers, now)
+            epoch, _ = _add(database, queue, rows, numbers, shapes, now)
         _refuse_other_payloads(database, queue, rows)
     most = max(_FORGET_AT_ONCE, 2 * len(rows))  # more than is added, so that the file does not grow without end
     old = database.execute(OLD, (queue, expired, most)).fetchall()
@@ -88,6 +96,7 @@ def _add(
     queue: int,
     rows: Sequence[NewRow],
     numbers: Mapping[str | None, int | None],
+    shapes: Mapping[str, int],
     now: Now,
 ) -> tuple[int, bool]:
     """Add those whose ids are not known; return the epoch that they are in, and whether that were all."""
@@ -96,7 +105,7 @@ def _add(
     database.executemany(
         "INSERT INTO task (seq, queue_id, id, priority, fingerprint, epoch, body, batch_id, params, state,"
         " available_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (queue_id, id) DO NOTHING",
-        [(seq, *_columns(queue, row, epoch, numbers, now)) for seq, row in enumerate(rows, newest + 1)],
+        [(seq, *_columns(queue, row, epoch, numbers, shapes, now)) for seq, row in enumerate(rows, newest + 1)],
     )
     return int(epoch), database.total_changes - before == len(rows)
 
@@ -129,14 +138,20 @@ def _batches(
 
 
 def _columns(
-    queue: int, row: NewRow, epoch: int, numbers: Mapping[str | None, int | None], now: Now
+    queue: int,
+    row: NewRow,
+    epoch: int,
+    numbers: Mapping[str | None, int | None],
+    shapes: Mapping[str, int],
+    now: Now,
 ) -> tuple[Any, ...]:
     task = row.task
     params = None if task.params is None else json.dumps(task.params)
     body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
     waits = task.not_before is not None and task.not_before > now.wall
     where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
-    return queue, task.id, task.priority, row.fingerprint, epoch, body, numbers[task.batch], params, *where
+    order = -rank(shapes[row.shape], task.priority)
+    return queue, task.id, order, row.fingerprint, epoch, body, numbers[task.batch], params, *where
 
 
 def _refuse_other_payloads(database: sqlite3.Connection, queue: int, rows: Sequence[NewRow]) -> None:

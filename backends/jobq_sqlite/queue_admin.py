@@ -12,6 +12,7 @@ from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_sqlite.bulk import ROWS_AT_ONCE
 from jobq_sqlite.push_sql import NEWEST
+from jobq_sqlite.shape_sql import FIRST_OF_EACH, PRIORITY
 from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now, confirm
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
@@ -19,8 +20,9 @@ from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now, confirm
 PEEK: Final = f"""
     SELECT id, body, deliveries FROM (
         SELECT * FROM (
-            SELECT id, body, deliveries, priority, available_at, seq FROM task
-            WHERE queue_id = :queue AND state = 'ready' ORDER BY priority DESC, available_at, seq LIMIT :limit)
+            SELECT task.id, body, deliveries, priority, available_at, seq FROM (
+                SELECT 0 AS value UNION ALL SELECT shape FROM shape WHERE queue_id = :queue) AS fit
+            CROSS JOIN task ON seq IN ({FIRST_OF_EACH}) LIMIT -1)
         UNION ALL SELECT * FROM (
             SELECT id, body, deliveries, priority, available_at, seq FROM task
             WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall
@@ -29,7 +31,7 @@ PEEK: Final = f"""
             SELECT id, body, deliveries, priority, :wall, seq FROM task
             WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime
             ORDER BY expires_at LIMIT {PROMOTE_AT_ONCE}))
-    ORDER BY priority DESC, available_at, seq LIMIT :limit
+    ORDER BY {PRIORITY} DESC, available_at, seq LIMIT :limit
 """  # noqa: S608 - the number is ours, every value is bound
 _UNFINISHED: Final = "state IN ('ready', 'scheduled', 'leased')"
 # Of each state apart, as their indexes are: together they would have all rows looked at, under the lock for writing.
@@ -151,6 +153,7 @@ def delete(database: sqlite3.Connection, queue: int, *, only_empty: bool) -> Non
     database.execute("UPDATE host SET epoch = max(epoch, highest_epoch) + 1")
     database.execute(END_ALL_LEASES, (queue,))
     database.execute("DELETE FROM batch WHERE queue_id = ?", (queue,))
+    database.execute("DELETE FROM shape WHERE queue_id = ?", (queue,))
     database.execute("UPDATE queue SET name = ? || queue_id WHERE queue_id = ?", (DELETED, queue))
 
 

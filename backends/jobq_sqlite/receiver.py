@@ -10,10 +10,12 @@ from jobq.clock import Clock
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
+from jobq.resources.room import Room
 from jobq.servable import DATABASE, MOST_CLAIMED, prefix_of, receipts_of
 from jobq_sqlite import task_sql
 from jobq_sqlite.connection import Link, SqliteConnection
 from jobq_sqlite.delivery import SqliteDelivery, release_all
+from jobq_sqlite.shape_sql import KnownShapes, ShapeChooser
 from jobq_sqlite.task_sql import ClaimedRow, NothingReady
 
 _FORGET_SECONDS: Final = 0.25  # a worker forgets faster than it can complete
@@ -39,6 +41,7 @@ class QueueReceiver:
         self._clock = clock
         self._keep = keep
         self._trimming = JournalCap(most_bytes)
+        self._shapes = KnownShapes()
         self._forget_at = 0.0  # boottime in seconds
         self._abandoned = False
         self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
@@ -49,7 +52,14 @@ class QueueReceiver:
         self._changed = asyncio.Event()
 
     async def claim(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        key: str,
+        former: Sequence[str],
+        room: Room | None = None,
     ) -> list[SqliteDelivery]:
         """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
         receipts = receipts_of(key, min(max_tasks, MOST_CLAIMED))
@@ -64,7 +74,7 @@ class QueueReceiver:
             )
             if rows:
                 return self.deliveries(link, rows, length, served=True)
-        return await self.receive(len(receipts), lease, wait, receipts)
+        return await self.receive(len(receipts), lease, wait, receipts, room=room)
 
     async def receive(
         self,
@@ -73,6 +83,7 @@ class QueueReceiver:
         wait: timedelta,
         receipts: Sequence[str] = (),
         worker_id: str | None = None,
+        room: Room | None = None,
     ) -> list[SqliteDelivery]:
         """Claim up to `max_tasks`, waiting for the first; see `jobq.backend.Backend.receive`.
 
@@ -82,6 +93,7 @@ class QueueReceiver:
             wait: for how long, while there is none.
             receipts: of the deliveries; made anew where there are none.
             worker_id: whose leases they are.
+            room: what fits; None = all do.
         """
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
@@ -92,8 +104,9 @@ class QueueReceiver:
         if self._abandoned:
             self._abandoned = False
             await link.connection.flush()  # what a cancelled receive had been granted is to be found by this one
+        chooser = ShapeChooser(room, self._shapes)
         changed = self._changed  # taken before the claim: what changes after it wakes us
-        found = await self._claim(link, max_tasks, length, receipts, worker_id)
+        found = await self._claim(link, max_tasks, length, receipts, worker_id, chooser)
         if not isinstance(found, NothingReady):
             return self.deliveries(link, found, length, served=bool(receipts))
         link.connection.watch(True)
@@ -101,7 +114,7 @@ class QueueReceiver:
             while clock.boottime() < end:
                 await self._until(changed, end if found.boottime is None else min(end, found.boottime))
                 changed = self._changed
-                found = await self._claim(link, max_tasks, length, receipts, worker_id, look_first=True)
+                found = await self._claim(link, max_tasks, length, receipts, worker_id, chooser, look_first=True)
                 if not isinstance(found, NothingReady):
                     return self.deliveries(link, found, length, served=bool(receipts))
         finally:
@@ -125,6 +138,7 @@ class QueueReceiver:
         lease: timedelta,
         receipts: Sequence[str],
         worker_id: str | None,
+        chooser: ShapeChooser,
         *,
         look_first: bool = False,
     ) -> list[ClaimedRow] | NothingReady:
@@ -139,9 +153,11 @@ class QueueReceiver:
 
         claimed = connection.submit(
             lambda database, now: task_sql.claim(
-                database, queue, max_tasks, seconds, now, receipts, holder, worker_id, forget, self._trimming
+                database, queue, max_tasks, seconds, now, chooser, receipts, holder, worker_id, forget, self._trimming
             ),
-            look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now)) if look_first else None,
+            look_first=(lambda database, now: task_sql.nothing_ready(database, queue, now, chooser))
+            if look_first
+            else None,
             abandoned=give_back,
         )
         try:

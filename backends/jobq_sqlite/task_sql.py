@@ -16,6 +16,7 @@ from jobq.journal.retention import JournalCap
 from jobq.servable import result_json
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq_sqlite import journal_writer
+from jobq_sqlite.shape_sql import ShapeChooser, claim_fitting, has_fitting
 
 PROMOTE_AT_ONCE: Final = 500  # bounds one claim; the next goes on
 _NO_DELAY: Final = timedelta(0)
@@ -121,12 +122,18 @@ def create(database: sqlite3.Connection, name: str, now: Now) -> bool:
     )
 
 
-def confirm(database: sqlite3.Connection, queue: int) -> bool:
-    """Raise QueueNotFound when a queue that was once looked up has been deleted; else return whether it is paused."""
-    row = database.execute("SELECT name, paused IS NOT NULL FROM queue WHERE queue_id = ?", (queue,)).fetchone()
+def confirm(database: sqlite3.Connection, queue: int) -> tuple[bool, int]:
+    """Return whether a queue that was once looked up is paused, and its newest shape.
+
+    Raises:
+        QueueNotFound: it has been deleted.
+    """
+    row = database.execute(
+        "SELECT name, paused IS NOT NULL, newest_shape FROM queue WHERE queue_id = ?", (queue,)
+    ).fetchone()
     if row is None or row[0].startswith(DELETED):
         raise QueueNotFound("the queue was deleted meanwhile; the next push makes it anew, or `jobq QUEUE create`")
-    return bool(row[1])
+    return bool(row[1]), row[2]
 
 
 def queue_id(database: sqlite3.Connection, name: str) -> int:
@@ -141,10 +148,12 @@ def queue_id(database: sqlite3.Connection, name: str) -> int:
     return int(row[0])
 
 
-def nothing_ready(database: sqlite3.Connection, queue: int, now: Now) -> NothingReady | None:
+def nothing_ready(database: sqlite3.Connection, queue: int, now: Now, chooser: ShapeChooser) -> NothingReady | None:
     """Return None when a claim would find something, or end a lease, else when it could; takes no lock."""
-    is_paused = confirm(database, queue)
+    is_paused, newest = confirm(database, queue)
     ready, due, expiry, is_noted = database.execute(LOOK, {"queue": queue}).fetchone()
+    choice = chooser.choice(database, queue, newest) if ready else None
+    ready = ready and (choice is None or has_fitting(database, queue, choice))
     if is_noted or (ready and not is_paused):  # the end of a pause is a change
         return None
     moments = [] if due is None else [due - now.wall + now.boottime]
@@ -161,6 +170,7 @@ def claim(
     limit: int,
     lease_seconds: float,
     now: Now,
+    chooser: ShapeChooser,
     receipts: Sequence[str] = (),
     holder: str | None = None,
     worker: str | None = None,
@@ -175,13 +185,14 @@ def claim(
         limit: how many at most.
         lease_seconds: for how long.
         now: the time.
+        chooser: knows which of them there is room for.
         receipts: for the leases; random ones by default.
         holder: who asks, for the journal; None = there is none.
         worker: the id by which others can see whether it is dead; None = they cannot.
         forget: for how many seconds the journal keeps what has ended; None = it is not looked at now.
         trimming: keeps it within its size.
     """
-    is_paused = confirm(database, queue)
+    is_paused, newest = confirm(database, queue)
     if forget is not None:
         journal_writer.forget(database, queue, now.wall - forget, now.bulk_until)
         if trimming is not None and trimming.is_due(now.boottime - now.ahead):
@@ -191,9 +202,15 @@ def claim(
         database.execute(PROMOTE_DUE, (queue, now.wall, PROMOTE_AT_ONCE))
     if expiry is not None and expiry <= now.boottime:
         _promote_expired(database, queue, now, journaled=holder is not None)
-    found = [] if is_paused else database.execute(CLAIM, (queue, limit)).fetchall()
+    choice = chooser.choice(database, queue, newest)
+    if is_paused:
+        found: Sequence[tuple[Any, ...]] = []
+    elif choice is None:
+        found = database.execute(CLAIM, (queue, limit)).fetchall()
+    else:
+        found = claim_fitting(database, queue, choice, limit, now.wall)
     if not found:
-        return nothing_ready(database, queue, now) or NothingReady(now.boottime - now.ahead)
+        return nothing_ready(database, queue, now, chooser) or NothingReady(now.boottime - now.ahead)
     receipts = receipts or [secrets.token_hex(16) for _ in found]
     rows = [
         ClaimedRow(seq, id_, bytes(body), deliveries + 1, checkpoint, receipts[number], bool(canceled))

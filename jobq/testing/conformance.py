@@ -37,6 +37,7 @@ _MODULES: Final = (
     "dead",
     "pause",
     "hasten",
+    "select",
     "batch",
     "views",
     "observations",

@@ -1,0 +1,119 @@
+"""What a worker has room for now, as it tells a store that selects: which of the tasks that wait it can start."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from jobq.formats.checked import Checked, field
+from jobq.resources.request import UNIT, Resources, needs
+
+_MOST: Final = 2**63 - 1
+_MOST_DEVICES: Final = 4096
+_MOST_TAGS: Final = 256
+MANY: Final = 2**31  # as many as are wanted
+
+
+class Request(NamedTuple):
+    """What a task asks of a worker."""
+
+    resources: Resources | None = None
+    needs: tuple[str, ...] | None = None
+
+
+def _amount(value: Any) -> int:
+    """A number of thousandths or bytes, 0 or more."""
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r:.50} is no amount")
+    return value
+
+
+def _devices(value: Any) -> tuple[int, ...]:
+    """Thousandths of each device."""
+    if not isinstance(value, list | tuple) or len(value) > _MOST_DEVICES:
+        raise ValueError(f"is no list of at most {_MOST_DEVICES} devices")
+    return tuple(_amount(each) for each in value)
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    """Tags, any number up to a bound."""
+    if not isinstance(value, list | tuple) or len(value) > _MOST_TAGS:
+        raise ValueError(f"is no list of at most {_MOST_TAGS} tags")
+    return tuple(sorted(tag for each in value for tag in needs([each])))
+
+
+def _space(value: Any) -> "Space":
+    return value if isinstance(value, Space) else Space(value if isinstance(value, Mapping) else {"": value})
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise ValueError(f"{value!r:.50} is no number of seconds")
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("is neither true nor false")
+    return value
+
+
+class Space(Checked):
+    """A part of a machine, or all that is offered of it.
+
+    Attributes:
+        cpus: processors, in thousandths.
+        mem: bytes.
+        gpus: thousandths of each whole card.
+        parts: thousandths of each part of a card (MIG), of which a task gets one at most.
+    """
+
+    cpus: int = field(_amount, 0)
+    mem: int = field(_amount, 0)
+    gpus: tuple[int, ...] = field(_devices, ())
+    parts: tuple[int, ...] = field(_devices, ())
+
+    def holds(self, cpus: int, mem: int, gpus: int) -> int:
+        """Return how many tasks that take so much fit into it, each for itself; MANY where nothing is taken."""
+        counts = [MANY]
+        counts += [self.cpus // cpus] if cpus else []
+        counts += [self.mem // mem] if mem else []
+        counts += [self._count(gpus)] if gpus else []
+        return min(counts)
+
+    def _count(self, gpus: int) -> int:
+        devices = self.gpus if gpus > UNIT else self.gpus + self.parts
+        if gpus < UNIT:
+            return sum(left // gpus for left in devices)
+        return devices.count(UNIT) // (gpus // UNIT)
+
+
+class Room(Checked):
+    """What one worker can start.
+
+    Attributes:
+        free: what is free now.
+        total: what there is when nothing runs.
+        tags: of the worker.
+        counts_slots: whether a task that asks for no processor takes one.
+        reserves_after: seconds for which tasks must have been overtaken before one that has no room now, but would have
+            with all that is offered, is handed out alone, to wait for its room under its lease; None = it is not.
+    """
+
+    free: Space = field(_space, make=Space)
+    total: Space = field(_space, make=Space)
+    tags: tuple[str, ...] = field(_tags, ())
+    counts_slots: bool = field(_flag, False)
+    reserves_after: float | None = field(_seconds)
+
+    def holds(self, request: Request, *, at_best: bool = False) -> int:
+        """Return how many tasks that ask for this fit now, each for itself.
+
+        Args:
+            request: what they ask for.
+            at_best: count as if nothing ran.
+        """
+        resources, tags = request
+        if not set(tags or ()) <= set(self.tags):
+            return 0
+        cpus = (resources and resources.cpus) or (UNIT if self.counts_slots else 0)
+        mem, gpus = (resources.mem or 0, resources.gpus or 0) if resources else (0, 0)
+        return (self.total if at_best else self.free).holds(cpus, mem, gpus)

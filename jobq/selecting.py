@@ -1,0 +1,50 @@
+"""Backends that hand out what a worker has room for, whatever waits before it."""
+
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from jobq.backend import Delivery
+from jobq.formats.lazy_dataclass import dataclass
+from jobq.resources.room import Request, Room
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingShape:
+    """How many tasks wait that ask for the same of a worker.
+
+    Attributes:
+        request: what they ask for.
+        count: how many of them could be handed out now.
+    """
+
+    request: Request
+    count: int
+
+
+@runtime_checkable
+class Selects(Protocol):
+    """A backend that hands out what a worker has room for, at the price of what comes first (`Capabilities.selects`).
+
+    `Backend.receive` of it hands out what comes first, whatever that asks for.
+    """
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        """Lease, of the tasks that fit, those of the highest priority, and of these the oldest.
+
+        Those that are handed out fit together, but for parts of devices. A single one may not fit now, but with all
+        that is offered, where `Room.reserves_after` says so.
+
+        Args:
+            room: what fits.
+            max_tasks: as for `Backend.receive`.
+            lease: as there.
+            wait: as there.
+            worker_id: as for `SharesMachine.receive_as`, where the backend is one; empty = not to be judged.
+        """
+        ...
+
+    async def waiting_shapes(self) -> list[WaitingShape]:
+        """Count what waits by what it asks for; what is scheduled, paused or leased is not counted."""
+        ...
