@@ -1,11 +1,13 @@
 """What one worker offers of its machine. It offers what it was told to, and nothing else: told nothing, slots alone."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from jobq.formats import sizes
 from jobq.resources.request import UNIT, Resources, described, shown
 
+_MOST_TOLD: Final = 5
 NOTHING: Final = Resources(cpus=1).copied({"cpus": None})  # what a task without a request asks for
 
 
@@ -67,3 +69,19 @@ class Offer:
         if asked and asked > UNIT:  # several: CUDA uses one part of a card
             devices = tuple(each for each in devices if not each.is_part)
         return UNIT * len(devices)
+
+
+def told_misfits(found: Counter[str]) -> str:
+    """Return which tasks wait that a worker cannot run, in words; empty = none.
+
+    Args:
+        found: how many tasks, by what a worker lacks for them (`Offer.misfit`); by "" those that it lacks nothing for.
+    """
+    lacking = Counter({lacks: count for lacks, count in found.items() if lacks})
+    if not lacking:
+        return ""
+    shapes = [f"{lacks} ({count})" for lacks, count in lacking.most_common(_MOST_TOLD)]
+    count = lacking.total()
+    wait = "1 task waits" if count == 1 else f"{count} tasks wait"
+    more = ", and others" if len(lacking) > _MOST_TOLD else ""
+    return f"{wait} that this worker cannot run: {', '.join(shapes)}{more}"

@@ -9,7 +9,7 @@ A store that cannot select hands out what comes first, whether it fits or not. S
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -18,10 +18,11 @@ from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import MalformedTask
 from jobq.flag import Flag
-from jobq.racing import first_of
+from jobq.racing import first_done, first_of, racing
 from jobq.resources.grants import Grants, ResourceGrant
-from jobq.resources.offer import Offer
+from jobq.resources.offer import Gpu, Offer, told_misfits
 from jobq.resources.request import UNIT, Resources, described
+from jobq.resources.room import Room, Space
 from jobq.resources.variables import variables
 from jobq.run.attempt.held_grant import HeldGrant
 from jobq.run.attempt.neighbours import Admission, Placement
@@ -31,10 +32,16 @@ from jobq.task import Task
 FIRST_DELAY_SECONDS: Final = 30.0  # doubling, for what does not fit
 LONGEST_DELAY_SECONDS: Final = 600.0
 MOST_IDLE_SECONDS: Final = 600.0  # of the whole machine, for one reservation
+OVERTAKEN_SECONDS: Final = 3600.0  # before a store that selects hands out what has no room yet
 SHORTEST_LIFE_SECONDS: Final = 600.0  # of which a younger worker has the share, too: else it could not begin with one
-_MOST_TOLD: Final = 5
+_GONE_SECONDS: Final = 5.0  # within which nothing lives of a tree that SIGKILL can end
 _MOST_KNOWN: Final = 10_000
 _log: Final = logging.getLogger(__name__)
+
+
+def _space(cpus: int, mem: int, gpus: Mapping[Gpu, int]) -> Space:
+    cards = {is_part: [left for gpu, left in gpus.items() if gpu.is_part is is_part] for is_part in (False, True)}
+    return Space(cpus=max(0, cpus), mem=max(0, mem), gpus=cards[False], parts=cards[True])
 
 
 class TaskGrants:
@@ -71,6 +78,9 @@ class TaskGrants:
         self._full = set[Resources]()  # what there was no room for, since something was freed
         self._full_until = 0.0  # boottime in seconds before which nothing is taken, unless something is freed
         self._freed = Flag()
+        total = _space(offer.cpus or 0, offer.mem or 0, dict.fromkeys(offer.gpus or (), UNIT))
+        tags, counts_slots = sorted(offer.tags), offer.counts_slots
+        self._room = Room(free=total, total=total, tags=tags, counts_slots=counts_slots)  # while nothing runs
         self._began = clock.boottime()
         self._misfits: dict[str, tuple[str, float]] = {}  # by the task's id: what it asks for, and until when it waits
 
@@ -78,6 +88,37 @@ class TaskGrants:
     def free_slots(self) -> int:
         """How many tasks that ask for nothing fit, where these count as one processor each; 1 for a part of one."""
         return max(0, -(-self._grants.room.cpus // UNIT))
+
+    def room(self, *, may_reserve: bool) -> Room:
+        """Return what there is room for, as stores that select take it.
+
+        Args:
+            may_reserve: whether a task may wait here for room.
+        """
+        if not self._held:
+            return self._room
+        free = self._grants.room
+        return self._room.copied(
+            {
+                "free": _space(free.cpus, free.mem, free.gpus),
+                "reserves_after": OVERTAKEN_SECONDS if may_reserve and self._may_reserve() else None,
+            }
+        )
+
+    def room_grows(self) -> Awaitable[object] | None:
+        """Return what is done once something is freed; None = all of what is offered is free."""
+        if not self._held:
+            return None
+        self._freed.clear()
+        return self._freed.future()
+
+    async def is_freed(self) -> bool:
+        """Return whether something was freed, within some seconds, that attempts that are over still held."""
+        if (grows := self.room_grows()) is None:
+            return False
+        with racing(grows, self._clock.sleep_until(self._clock.boottime() + _GONE_SECONDS)) as futures:
+            await first_done(*futures)
+            return futures[0].done()
 
     @property
     def held(self) -> int:
@@ -151,15 +192,8 @@ class TaskGrants:
 
     def told_misfits(self) -> str:
         """Return which tasks wait that this worker cannot run, in words; empty = none was met."""
-        now = self._clock.boottime()
-        found = Counter(shape for shape, until in self._misfits.values() if now < until)  # else somebody else has it
-        if not found:
-            return ""
-        shapes = [f"{shape} ({count})" for shape, count in found.most_common(_MOST_TOLD)]
-        count = found.total()
-        wait = "1 task waits" if count == 1 else f"{count} tasks wait"
-        more = ", and others" if len(found) > _MOST_TOLD else ""
-        return f"{wait} that this worker cannot run: {', '.join(shapes)}{more}"
+        now = self._clock.boottime()  # what is over somebody else has
+        return told_misfits(Counter(shape for shape, until in self._misfits.values() if now < until))
 
     def _misfit(self, task: Task, place: Placement, lacks: str) -> Placement:
         delay = self._delay(task)
@@ -185,6 +219,9 @@ class TaskGrants:
         bound = min(FIRST_DELAY_SECONDS * 2**doublings, LONGEST_DELAY_SECONDS)
         return timedelta(seconds=bound * self._chance.uniform(0.5, 1.0))
 
+    def _may_reserve(self) -> bool:
+        return self._waiting is None and self._patience_at(self._idle_share()) > 0.0
+
     def _idle_share(self) -> float:
         """Return the share of the machine that idles now, in the dimension where that is most."""
         room, offer = self._grants.room, self.offer
@@ -195,12 +232,15 @@ class TaskGrants:
         )
 
     def _patience(self) -> float:
-        """Return for how many seconds from now on a reservation may last, if no more idles than now."""
+        return self._patience_at(self._waits_idle)
+
+    def _patience_at(self, idle: float) -> float:
+        """Return for how many seconds from now on a reservation may last, if that share of the machine idles."""
         life = max(self._clock.boottime() - self._began, SHORTEST_LIFE_SECONDS)
         left = min(life * self._share - self._idle_seconds, MOST_IDLE_SECONDS)
-        if not self._waits_idle:  # it keeps nothing from anybody
+        if not idle:  # it keeps nothing from anybody
             return MOST_IDLE_SECONDS if left > 0.0 else 0.0
-        return left / self._waits_idle
+        return left / idle
 
     def _forget(self, held: HeldGrant) -> None:
         self._held = {key: each for key, each in self._held.items() if each is not held}

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final
@@ -13,7 +14,10 @@ from jobq.errors import JobqError
 from jobq.formats import durations
 from jobq.journal.records import TaskRecord, TaskState
 from jobq.journal.store import Journal, KeepsJournal
+from jobq.resources.offer import Offer, told_misfits
+from jobq.resources.room import Room
 from jobq.run.spawn.dead_workers import without_survivors
+from jobq.selecting import Selects
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # between two looks for workers of this machine that are dead
@@ -54,8 +58,11 @@ class Leftovers:
         self._shares = self._backend if holder is not None and isinstance(self._backend, SharesMachine) else None
         return self._shares is not None
 
-    async def receive(self, max_tasks: int, lease: timedelta, wait: timedelta) -> list[Delivery]:
-        """Receive, with leases that `hold_as` speaks of."""
+    async def receive(self, max_tasks: int, lease: timedelta, wait: timedelta, room: Room) -> list[Delivery]:
+        """Receive what there is room for, where the store selects, with leases that `hold_as` speaks of."""
+        if self._backend.capabilities.selects and isinstance(self._backend, Selects):
+            holder = self._holder if self._shares is not None else ""
+            return await self._backend.receive_fitting(room, max_tasks, lease, wait, worker_id=holder)
         if self._shares is None or not self._holder:
             return await self._backend.receive(max_tasks, lease, wait)
         return await self._shares.receive_as(self._holder, max_tasks, lease, wait)
@@ -118,6 +125,21 @@ class Leftovers:
             (stats.scheduled, f"scheduled{await self._first_due() if stats.scheduled else ''}"),
         )
         return ", ".join(f"{count} {what}" for count, what in counts if count) + paused
+
+    async def misfits(self, offer: Offer) -> str:
+        """Return which tasks wait that a worker cannot run, in words; empty when there are none, or nobody can say.
+
+        Args:
+            offer: of the worker.
+        """
+        if not self._backend.capabilities.selects or not isinstance(self._backend, Selects):
+            return ""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                found = await self._backend.waiting_shapes()
+        except (JobqError, TimeoutError):
+            return ""
+        return told_misfits(Counter({offer.misfit(*each.request): each.count for each in found}))
 
     async def _holders(self) -> str:
         found = [each for each in await self._leased() if each.holder and (each.lease_left or 0.0) > 0.0]

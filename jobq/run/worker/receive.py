@@ -44,6 +44,7 @@ class Receiving:
         chance: spreads the pauses of many workers.
         on_lost: called with the seconds of a lease when an answer is lost: tasks may be leased, for nobody.
         outage: what else the service does not answer; None = nothing else is asked.
+        outdated: returns what is done when something else can be received than when it was called; None = nothing is.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Receiving:
         chance: random.Random,
         on_lost: Callable[[float], None] = lambda _seconds: None,
         outage: Outage | None = None,
+        outdated: Callable[[], Awaitable[object] | None] = lambda: None,
     ) -> None:
         self._backend = backend
         self._receive = receive
@@ -72,6 +74,7 @@ class Receiving:
         self._chance = chance
         self._on_lost = on_lost
         self._outage = outage or Outage(clock, f"queue {backend.name}")
+        self._outdated = outdated
         self._was_served = False
 
     async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
@@ -141,6 +144,8 @@ class Receiving:
         reasons: list[Awaitable[object]] = [self._stopping.receiving.future(), self._stopping.interrupted.future()]
         if wait and self._attempts:
             reasons.append(self._worked_off())
+        if wait and (outdated := self._outdated()) is not None:
+            reasons.append(outdated)
         limit = wait.total_seconds() + RECEIVE_SECONDS
         overdue = self._clock.sleep_until(self._clock.boottime() + limit)
         with racing(receiving, overdue, *reasons) as futures:

@@ -196,7 +196,7 @@ class Worker:
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
         left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
-        if misfits := self._grants.told_misfits():
+        if misfits := self._grants.told_misfits() or (left and await self._leftovers.misfits(self._grants.offer)):
             self._emit("worker.misfits", logging.WARNING, detail=misfits)
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
@@ -269,7 +269,7 @@ class Worker:
         """Receive and start until asked to stop or nothing is left; then see the attempts to their end."""
         receiving = Receiving(
             self._backend,
-            self._leftovers.receive,
+            self._receive,
             clock=self._clock,
             stopping=self._stopping,
             events=self._events,
@@ -279,6 +279,7 @@ class Worker:
             chance=self._host.chance,
             on_lost=self._empty.doubt,
             outage=supervisor.outage,
+            outdated=self._grants.room_grows if self._backend.capabilities.selects else lambda: None,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
@@ -295,7 +296,8 @@ class Worker:
                     self._start(supervisor, delivery, since, group, place)
                 is_paused = bool(self._attempts and not deliveries and await receiving.paused(None))
                 self._breaker.queue_is_empty(empty=not (deliveries or is_paused))
-                if await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime):
+                is_over = await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime)
+                if is_over and not (self._backend.capabilities.selects and await self._grants.is_freed()):
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
@@ -340,6 +342,10 @@ class Worker:
             self._emit("queue.resumed")
         else:
             self._emit("queue.paused", by=mark.by, detail=str(mark))
+
+    async def _receive(self, max_tasks: int, lease: timedelta, wait: timedelta) -> list[Delivery]:
+        room = self._grants.room(may_reserve=math.isinf(self._left))
+        return await self._leftovers.receive(max_tasks, lease, wait, room)
 
     async def _had_to_wait(self) -> bool:
         """Wait where nothing can be taken now, for whatever may change that; return whether it was so."""
