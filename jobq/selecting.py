@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
-from jobq.backend import Delivery
+from jobq.backend import Backend, Delivery
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.resources.room import Request, Room
 
@@ -48,3 +48,8 @@ class Selects(Protocol):
     async def waiting_shapes(self) -> list[WaitingShape]:
         """Count what waits by what it asks for; what is scheduled, paused or leased is not counted."""
         ...
+
+
+def selecting(backend: Backend) -> Selects | None:
+    """Return a backend that selects; None = it hands out what comes first."""
+    return backend if backend.capabilities.selects and isinstance(backend, Selects) else None

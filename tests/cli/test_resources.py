@@ -59,13 +59,34 @@ def test_a_worker_that_can_run_nothing_ends_well_and_says_what_is_left(jobq: Job
     jobq("demo", "push", "--needs", "a100", "-c", "true")
     err = jobq("demo", "worker").err
     assert "3 tasks wait that this worker cannot run: gpus=1 (2), needs a100 (1)" in err
-    assert json.loads(jobq("demo", "size", "--json").out)["scheduled"] == 3
+    assert json.loads(jobq("demo", "size", "--json").out)["visible"] == 3
 
 
-def test_a_pull_leaves_it_to_others(jobq: Jobq) -> None:
-    jobq("demo", "push", "--gpus", "1", "-c", "true")
-    assert "gpus=1" in jobq("demo", "pull", code=1).err
-    assert json.loads(jobq("demo", "size", "--json").out)["scheduled"] == 1
+def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq) -> None:
+    """And a pull: nothing of what they cannot run is touched."""
+    jobq("demo", "push", "--gpus", "1", stdin="true\n" * 50)
+    jobq("demo", "push", "--cpus", "1", "-c", "echo small")
+    jobq("demo", "push", "-c", "echo plain")
+    shown = jobq("demo", "worker", "--cpus", "1")
+    assert "small" in shown.out
+    assert "plain" in shown.out
+    assert "50 tasks wait that this worker cannot run: gpus=1 (50)" in shown.err
+    jobq("demo", "push", "-c", "echo pulled")
+    assert "pulled" in jobq("demo", "pull").out
+    assert "gpus=1" in jobq("demo", "pull", code=4).err
+    tasks = [json.loads(line) for line in jobq("demo", "peek", "-n", "100", "--json").out.splitlines()]
+    assert [task["deliveries"] for task in tasks] == [0] * 50
+
+
+def test_what_waits_is_counted_by_what_it_asks_for(jobq: Jobq) -> None:
+    jobq("demo", "push", "--gpus", "0.5", "--mem", "1G", "-c", "true", "-c", "true")
+    jobq("demo", "push", "--needs", "a100", "-c", "true", "-c", "true", "-c", "true")
+    jobq("demo", "push", "-c", "true")
+    lines = [line.split(maxsplit=1) for line in jobq("demo", "size", "--by", "shape").out.splitlines()]
+    wanted = [["3", "needs a100"], ["2", "gpus=0.5 mem=1 GiB"], ["1", "nothing"]]
+    assert lines == [["visible", "asks for"], *wanted]
+    found = [json.loads(line) for line in jobq("demo", "size", "--by", "shape", "--json").out.splitlines()]
+    assert found[:2] == [{"visible": 3, "needs": ["a100"]}, {"visible": 2, "gpus": 500, "mem": 1024**3}]
 
 
 def test_what_auto_comes_to(jobq: Jobq) -> None:

@@ -50,13 +50,15 @@ def queues(ctx: click.Context, as_json: bool) -> int:
     examples=(
         "jobq demo size",
         "jobq demo size --json",
+        "jobq demo size --by shape",
         "while jobq demo size --fail-if-empty; do sleep 10; done",
     ),
 )
 @click.option("--fail-if-empty", is_flag=True, help="Exit 4 when no task is visible, leased or scheduled.")
+@click.option("--by", type=click.Choice(["shape"]), help="Count what is visible by what it asks for (cpus, gpus...).")
 @json_option
 @click.pass_context
-def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
+def size(ctx: click.Context, fail_if_empty: bool, by: str | None, as_json: bool) -> int:
     """Count the tasks: visible (could start now), leased (running), scheduled (for later), dead (given up).
 
     A Storage Queue counts the first three only together, and about: as total.
@@ -64,6 +66,9 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
 
     async def work(backend: "Backend") -> int:
         stats = await backend.stats()
+        if by is not None:
+            await _put_shapes(backend, as_json=as_json)
+            return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
         if as_json:
             terminal.put_json(_counts(stats) | mark_field(stats.paused))
         else:
@@ -75,6 +80,26 @@ def size(ctx: click.Context, fail_if_empty: bool, as_json: bool) -> int:
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
 
     return with_queue(ctx, work, brief=True)
+
+
+async def _put_shapes(backend: "Backend", *, as_json: bool) -> None:
+    from jobq.resources.request import described  # noqa: PLC0415 - for few
+    from jobq.selecting import selecting  # noqa: PLC0415 - as above
+
+    if (selects := selecting(backend)) is None:
+        raise ConfigurationError(
+            "this kind of queue does not tell tasks apart; `jobq QUEUE size` counts all of them"
+        )
+    found = sorted(await selects.waiting_shapes(), key=lambda each: -each.count)
+    if not as_json:
+        rows = [(str(each.count), described(*each.request) or "nothing") for each in found]
+        width = max([len("visible"), *(len(count) for count, _ in rows)])
+        terminal.put("\n".join(f"{count:>{width}}  {asks}" for count, asks in [("visible", "asks for"), *rows]))
+        return
+    for each in found:
+        resources, needs = each.request
+        asked = ({} if resources is None else resources.as_dict()) | ({"needs": list(needs)} if needs else {})
+        terminal.put_json({"visible": each.count} | asked)
 
 
 def _counts(stats: "QueueStats") -> dict[str, int | None]:

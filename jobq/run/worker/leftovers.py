@@ -17,7 +17,7 @@ from jobq.journal.store import Journal, KeepsJournal
 from jobq.resources.offer import Offer, told_misfits
 from jobq.resources.room import Room
 from jobq.run.spawn.dead_workers import without_survivors
-from jobq.selecting import Selects
+from jobq.selecting import selecting
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # between two looks for workers of this machine that are dead
@@ -60,9 +60,9 @@ class Leftovers:
 
     async def receive(self, max_tasks: int, lease: timedelta, wait: timedelta, room: Room) -> list[Delivery]:
         """Receive what there is room for, where the store selects, with leases that `hold_as` speaks of."""
-        if self._backend.capabilities.selects and isinstance(self._backend, Selects):
+        if (selects := selecting(self._backend)) is not None:
             holder = self._holder if self._shares is not None else ""
-            return await self._backend.receive_fitting(room, max_tasks, lease, wait, worker_id=holder)
+            return await selects.receive_fitting(room, max_tasks, lease, wait, worker_id=holder)
         if self._shares is None or not self._holder:
             return await self._backend.receive(max_tasks, lease, wait)
         return await self._shares.receive_as(self._holder, max_tasks, lease, wait)
@@ -132,11 +132,11 @@ class Leftovers:
         Args:
             offer: of the worker.
         """
-        if not self._backend.capabilities.selects or not isinstance(self._backend, Selects):
+        if (selects := selecting(self._backend)) is None:
             return ""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                found = await self._backend.waiting_shapes()
+                found = await selects.waiting_shapes()
         except (JobqError, TimeoutError):
             return ""
         return told_misfits(Counter({offer.misfit(*each.request): each.count for each in found}))

@@ -44,6 +44,7 @@ from jobq.run.worker.receive import Receiving
 from jobq.run.worker.signals import SignalHeard, heard_by
 from jobq.run.worker.start_gate import LOOK_SECONDS, StartGate
 from jobq.run.worker.worker_report import ReportCounter, WorkerReport
+from jobq.selecting import selecting
 from jobq.settings import Settings
 from jobq.settlement import Release, Requeue
 
@@ -279,7 +280,7 @@ class Worker:
             chance=self._host.chance,
             on_lost=self._empty.doubt,
             outage=supervisor.outage,
-            outdated=self._grants.room_grows if self._backend.capabilities.selects else lambda: None,
+            outdated=self._grants.room_grows if selecting(self._backend) else lambda: None,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():
@@ -297,7 +298,7 @@ class Worker:
                 is_paused = bool(self._attempts and not deliveries and await receiving.paused(None))
                 self._breaker.queue_is_empty(empty=not (deliveries or is_paused))
                 is_over = await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime)
-                if is_over and not (self._backend.capabilities.selects and await self._grants.is_freed()):
+                if is_over and not (selecting(self._backend) and await self._grants.is_freed()):
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
