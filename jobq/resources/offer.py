@@ -35,6 +35,7 @@ class Offer:
         gpus: the devices; None as above.
         mem: bytes; None as above.
         tags: what a task may need.
+        cpu_ids: the processors that tasks are bound to, neighbours together; empty = tasks are not bound.
         counts_slots: whether a task that asks for no processor counts as one of them (`-n auto`).
     """
 
@@ -42,6 +43,7 @@ class Offer:
     gpus: tuple[Gpu, ...] | None = None
     mem: int | None = None
     tags: frozenset[str] = frozenset()
+    cpu_ids: tuple[int, ...] = ()
     counts_slots: bool = False
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
 """Workers that offer something of their machine: what tasks get, what does not fit, and when a device is handed on."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jobq.resources.discovery import found_cpu_ids
 from jobq.run.stopping import Stopping
 from jobq.task import Task
 from jobq.testing.faults import Fault, FaultyBackend
@@ -255,3 +257,24 @@ def _inner(stage: Stage) -> SqliteBackend:
     found = stage.backend.inner
     assert isinstance(found, SqliteBackend)
     return found
+
+
+async def test_whole_processors_are_bound_and_nobody_has_two_tasks(stage: Stage) -> None:
+    """A part of one is not bound; what ends leaves its own to the next, and the worker's are as before."""
+    mine = os.sched_getaffinity(0)
+    show = "grep Cpus_allowed_list /proc/self/status | cut -f2"
+    wait = "for _ in $(seq 200); do test $(ls | wc -l) = 2 && break; sleep 0.05; done"
+    meet = f"touch $JOBQ_TASK_ID; {wait}; {show}"
+    folder = stage.folder / "meet"
+    folder.mkdir()
+    await stage.push(meet, meet, cpus=1, cwd=str(folder))
+    await stage.push(show, cpus=0.5)
+    report = await stage.work(num_workers=2, offer_cpus="2", pin=True)
+    assert report.succeeded == 3
+    first, second, part = sorted((line for _, _, line in stage.lines), key=len)
+    assert {int(first), int(second)} <= mine
+    assert first != second
+    ends = [[int(number) for number in each.split("-")] for each in part.split(",")]
+    everything = {number for each in ends for number in range(each[0], each[-1] + 1)}
+    assert everything == mine == set(found_cpu_ids())
+    assert os.sched_getaffinity(0) == mine
