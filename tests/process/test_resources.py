@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from jobq.task import Task
 from jobq.testing.faults import Fault, FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
-from tests.process.stage import Stage, stage_in
+from tests.process.stage import Stage, stage_in, until_true
 
 SHOW = 'echo "$JOBQ_CPUS|$JOBQ_GPUS|$JOBQ_MEMORY|$CUDA_VISIBLE_DEVICES|$OMP_NUM_THREADS"'
 # Leaves a process that holds the device in a session of its own, and ends well.
@@ -278,3 +279,37 @@ async def test_whole_processors_are_bound_and_nobody_has_two_tasks(stage: Stage)
     everything = {number for each in ends for number in range(each[0], each[-1] + 1)}
     assert everything == mine == set(found_cpu_ids())
     assert os.sched_getaffinity(0) == mine
+
+
+FAKE_NVML = """
+import pathlib
+nvmlInit = lambda: None
+nvmlDeviceGetHandleByIndex = lambda index: index
+def nvmlDeviceGetComputeRunningProcesses(card):
+    pathlib.Path(__file__).with_name("asked").touch()
+    return [1] if pathlib.Path(__file__).with_name(f"busy{card}").exists() else []
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the driver is done", "the driver never is"])
+async def test_a_card_is_not_handed_on_while_a_process_is_on_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The driver frees memory after the process is gone; it is waited for, some seconds at most."""
+    folder = stage.folder / "nvml"
+    folder.mkdir()
+    (folder / "pynvml.py").write_text(FAKE_NVML)
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "busy0").touch()
+    await stage.push("echo first", "echo second", gpus=1)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    began = time.monotonic()
+    working = asyncio.create_task(stage.worker(environment=environment, num_workers=2, offer_gpus="0").run())
+    await until_true(lambda: asyncio.to_thread((folder / "asked").exists))
+    assert [line for _, _, line in stage.lines] == ["first"]
+    if ends:
+        (folder / "busy0").unlink()
+    report = await working
+    assert report.succeeded == 2
+    assert (time.monotonic() - began >= 5.0) is not ends
+    assert not stage.told("task.misfit")

@@ -42,7 +42,7 @@ def _looked_for(
     binds: bool,
 ) -> Offer:
     from jobq.resources import discovery  # noqa: PLC0415 - most workers offer nothing
-    from jobq.resources.gpus import found_gpus, named_gpus  # noqa: PLC0415 - as above
+    from jobq.resources.gpus import found_gpus, has_nvml, named_gpus  # noqa: PLC0415 - as above
 
     devices: tuple[Gpu, ...] | None = None
     if gpus is not None:
@@ -53,5 +53,6 @@ def _looked_for(
         cpus=discovery.found_cpus()[0] if isinstance(cpus, str) else cpus,
         mem=discovery.found_memory()[0] if isinstance(mem, str) else mem,
         gpus=devices,
+        has_nvml=bool(devices) and has_nvml(),
         cpu_ids=discovery.found_cpu_ids() if binds else (),
     )
