@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jobq.resources.shapes import RANKS_BITS
+from jobq.resources.shapes import PRIORITIES, RANKS_BITS
 from jobq_postgres.settle import LOST
 
 SWEPT_AT_ONCE: Final = 500
@@ -27,9 +27,10 @@ CLAIM: Final = f"""
         LIMIT $2)
     {_TAKE.format(holder="$7::text")}
 """  # noqa: S608
+# Of what asks for nothing: the first that asks for something may have come since the sweep looked.
 CLAIM_FROM_THE_BEGINNING: Final = f"""
     WITH found AS MATERIALIZED (
-        SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL
+        SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL AND rank <= {PRIORITIES}
         ORDER BY rank, position LIMIT $2 FOR UPDATE SKIP LOCKED)
     {_TAKE.format(holder="$5::text")}
 """  # noqa: S608

@@ -1,7 +1,7 @@
 """Claims by what there is room for: no shape is lost between pushes, and no task between rooms."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from jobq.task import Task
 from jobq_postgres import PostgresBackend, migrations
 from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.advance import Advanced
-from jobq_postgres.claim_sql import CLAIM_FITTING
+from jobq_postgres.claim_sql import CLAIM_FITTING, SWEEP
 from jobq_postgres.claimer import Claimer
 from jobq_postgres.push import GroupPush, call_of
 from jobq_postgres.queue_admin import PEEK
@@ -40,8 +40,19 @@ def handle(database: Database) -> PostgresBackend:
     return PostgresBackend(database.server(), "q")
 
 
+async def _advance(_connection: Any) -> Advanced:
+    return Advanced()
+
+
 async def taken(queue: PostgresBackend, what: Room, most: int = 1) -> list[str]:
     return [each.id for each in await queue.receive_fitting(what, most, LEASE, NOW)]
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run all; the first failure ends the others."""
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work)
 
 
 @pytest.fixture
@@ -143,7 +154,7 @@ async def test_pushes_of_the_same_new_shape_at_once_make_one(database: Database,
                 same = [task for cpus in range(1, 5) for task in tasks(1, f"{start}-{cpus}", cpus=cpus + 4 * start)]
                 await mine.push(same if number % 2 else same[::-1])
 
-    await asyncio.gather(*(push(number) for number in range(8)))
+    await together(*(push(number) for number in range(8)))
     assert database.run("SELECT count(*), max(shape) FROM jobq.shape") == [(12, 12)]
     assert database.run("SELECT newest_shape FROM jobq.queue") == [(12,)]
     assert {each.count for each in await queue.waiting_shapes()} == {1}
@@ -168,7 +179,7 @@ async def test_no_shape_is_dropped_under_a_push_that_uses_it(database: Database,
             for cpus in range(1, 61):
                 await mine.push(tasks(1, f"{prefix}{cpus}", cpus=cpus))
 
-    await asyncio.gather(make(1001), make(2001), *(push(f"o{number}-") for number in range(4)))
+    await together(make(1001), make(2001), *(push(f"o{number}-") for number in range(4)))
     assert database.run(_ORPHANS) == []
     assert sorted(each.count for each in await queue.waiting_shapes()) == [4] * 60
 
@@ -219,7 +230,7 @@ async def test_claims_with_different_rooms_share_and_miss_nothing(database: Data
                     ]
                 )
 
-    await asyncio.gather(push("a"), push("b"), *(work(number, what) for number, what in enumerate(rooms)))
+    await together(push("a"), push("b"), *(work(number, what) for number, what in enumerate(rooms)))
     assert len(seen) == len(set(seen)) == 2 * 12 * 4 * len(kinds)
     assert database.run("SELECT count(*) FROM jobq.task") == [(0,)]
 
@@ -288,11 +299,7 @@ async def test_what_does_not_fit_costs_who_waits_no_claim(database: Database, qu
 
 async def test_new_shapes_are_found_without_a_notification(queue: PostgresBackend, connection: Any) -> None:
     """An empty answer stays true: the sweep says that there are more, and what it had looked at before is not all."""
-
-    async def advance(_connection: Any) -> Advanced:
-        return Advanced()
-
-    claimer = Claimer("here", advance)
+    claimer = Claimer("here", _advance)
     (number,) = await connection.fetchrow("SELECT queue_id FROM jobq.queue")
 
     async def found() -> list[str]:
@@ -330,3 +337,30 @@ async def test_who_takes_nothing_but_shapes_takes_no_plain_task(queue: PostgresB
     await queue.push(tasks(1, "part", mem="1G"))
     assert await taken(queue, counted.copied({"reserves_after": 0.0})) == []
     assert (await take(queue)).id == "t-00002"
+
+
+async def test_first_shape_that_comes_behind_the_sweep_is_no_plain_task(
+    queue: PostgresBackend, connection: Any
+) -> None:
+    """Who knew of none looks from the beginning, and takes nothing that does not fit."""
+    claimer = Claimer("here", _advance)
+    (number,) = await connection.fetchrow("SELECT queue_id FROM jobq.queue")
+    pushed = False
+
+    class Overtaken:
+        """A connection on which a push comes behind the sweep."""
+
+        async def fetch(self, statement: str, *values: Any) -> Any:
+            nonlocal pushed
+            rows = await connection.fetch(statement, *values)
+            if statement == SWEEP and not pushed:
+                pushed = True
+                await queue.push(tasks(1, "large", cpus=8))
+            return rows
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+    found, _ = await claimer.claim(Overtaken(), number, 5, LEASE, thorough=False, wanted=Wanted(room(4)))
+    assert pushed
+    assert found == []
