@@ -66,7 +66,7 @@ async def connection(database: Database, queue: PostgresBackend) -> AsyncIterato
 async def test_every_statement_is_served_by_an_index(connection: Any) -> None:
     """Whatever waits: what comes first is found by the index of what is ready, and nothing is sorted but that."""
     ranks = [rank(shape, 0) for shape in range(3)]
-    claim = (1, 1, LEASE, [], ranks, [0, 0, 0], [0, 1, 2], [1, 1, 0], 2, LEASE, "")
+    claim: tuple[Any, ...] = (1, 1, LEASE, [], ranks, [0, 0, 0], [0, 1, 2], [1, 1, 0], 2, LEASE, "")
     values = {CLAIM_FITTING: claim, READY_RANKS: (1, ranks, ranks), COUNT_WAITING: (1, [0, 1]), PEEK: (1, 5)}
     for statement, given in (values | {SHAPES: (1,)}).items():
         plan = [row[0] for row in await connection.fetch(f"EXPLAIN (COSTS OFF) {statement}", *given)]
