@@ -665,7 +665,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="an answer that is too large is asked for again and again",
-        file="backends/jobq_http/backend.py",
+        file="backends/jobq_http/claims.py",
         text="self._most = max(1, max_tasks // 2)",
         wrong="pass",
         test="tests/service/test_lost_answers.py::test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts",
