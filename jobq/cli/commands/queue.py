@@ -87,9 +87,7 @@ async def _put_shapes(backend: "Backend", *, as_json: bool) -> None:
     from jobq.selecting import selecting  # noqa: PLC0415 - as above
 
     if (selects := selecting(backend)) is None:
-        raise ConfigurationError(
-            "this kind of queue does not tell tasks apart; `jobq QUEUE size` counts all of them"
-        )
+        raise ConfigurationError("this kind of queue does not tell tasks apart; `jobq QUEUE size` counts all of them")
     found = sorted(await selects.waiting_shapes(), key=lambda each: -each.count)
     if not as_json:
         rows = [(str(each.count), described(*each.request) or "nothing") for each in found]
