@@ -89,6 +89,11 @@ class Settings(Checked):
         default=(),
         unset="none",
     )
+    pin: bool = kinds.setting(
+        kinds.switch,
+        "Binds each task that asks for whole processors to as many of those that the worker may use.",
+        default=False,
+    )
     reserve: float = kinds.setting(
         kinds.share,
         "For what part of its life a worker's machine may idle to make room for a task that has none.",

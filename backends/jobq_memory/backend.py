@@ -9,6 +9,8 @@ from jobq.backend import Capabilities, DeadLetter, Delivery, FencingNumber, Hast
 from jobq.delivery import BaseDelivery
 from jobq.errors import ConfigurationError
 from jobq.pausing import Pause
+from jobq.resources.room import Room
+from jobq.selecting import WaitingShape
 from jobq.settlement import Settlement
 from jobq.task import Task
 from jobq_memory.batches import MemoryBatches
@@ -87,6 +89,28 @@ class MemoryBackend:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lease at most `max_tasks`, or none after `wait`; woken by changes and by the next due time, never polling."""
+        return await self._receive(max_tasks, lease, wait, None)
+
+    async def receive_fitting(
+        self,
+        room: Room,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        worker_id: str = "",  # noqa: ARG002 - leases of a process need no holder
+    ) -> list[Delivery]:
+        """Lease what there is room for."""
+        return await self._receive(max_tasks, lease, wait, room)
+
+    async def waiting_shapes(self) -> list[WaitingShape]:
+        """Count what waits by what it asks for."""
+        with self._router.opened(self._name) as store:
+            return store.waiting_shapes()
+
+    async def _receive(
+        self, max_tasks: int, lease: timedelta | None, wait: timedelta, room: Room | None
+    ) -> list[Delivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         length = self._checked(self.capabilities.default_lease if lease is None else lease)
@@ -95,7 +119,7 @@ class MemoryBackend:
             with self._router.waiting(self._name) as waiter:
                 with self._router.opened(self._name) as store:
                     # No await between the grant and the return: a cancelled receive has taken nothing.
-                    grants = store.take(max_tasks, length)
+                    grants = store.take(max_tasks, length, room)
                     due = store.next_due()
                 if grants or self._router.clock.boottime() >= until:
                     return [MemoryDelivery(self._router, self._name, grant) for grant in grants]

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from jobq.backend import FencingNumber
 from jobq.journal.records import Attempt, host_of
+from jobq.resources.room import Request
 from jobq.task import OutcomeKind, Task, TaskResult
 
 
@@ -28,6 +29,7 @@ class Entry:
         body: the bytes as stored.
         order: position among all pushes of this queue.
         fingerprint: of the submission (S8); None for a message that is not a task.
+        request: what it asks for.
         scheduled: boottime from which it may be delivered, as far as `delay` says; its rank among equal priorities.
         not_before: wall time from which it may be delivered; None = at once.
         stamp: changes with each change of state, so that older items of the heaps are known to be stale.
@@ -46,6 +48,7 @@ class Entry:
     order: int
     fingerprint: bytes | None = None
     priority: int = 0
+    request: Request = field(default_factory=Request)
     epoch: int = 0
     generation: int = 0
     state: State = State.SCHEDULED
@@ -101,6 +104,7 @@ class Entry:
         """Store another form of the task: its bytes and what the router reads from them."""
         self.body = body
         self.priority = task.priority
+        self.request = Request(task.resources, task.needs)
         self.epoch = task.epoch
         self.generation = task.generation
         self.not_before = task.not_before

@@ -2,7 +2,7 @@
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, assert_never
@@ -11,11 +11,14 @@ from jobq.backend import DeadLetter, FencingNumber, Hastened, Peeked, QueueStats
 from jobq.clock import Clock
 from jobq.errors import DuplicateTask, LockLost, MalformedTask
 from jobq.journal.records import Attempt, this_holder
+from jobq.resources.room import Room
+from jobq.selecting import WaitingShape
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_memory.batch_book import BatchBook
 from jobq_memory.entry import Entry, State
 from jobq_memory.schedule import Schedule
+from jobq_memory.selecting import ShapeSelection, check_shapes, waiting_shapes
 
 if TYPE_CHECKING:
     from jobq.pausing import Pause
@@ -68,6 +71,7 @@ class QueueState:
         self.entries: dict[str, Entry] = {}
         self.notes: dict[tuple[str, str], tuple[str, float]] = {}  # value and wall time, by kind and key
         self.paused: Pause | None = None
+        self._selection = ShapeSelection()
         self._batches = BatchBook(clock, self.push, self.entries.__contains__, self._to_cancel)
 
     @property
@@ -91,6 +95,7 @@ class QueueState:
                 new[task.id].params = task.params or {}
             elif known.fingerprint != fingerprint:
                 raise DuplicateTask(f"task {task.id} is known with another payload; give the new one another id")
+        check_shapes(self.entries.values(), new.values())
         for entry in new.values():
             self._add(entry)
             if entry.id in held:
@@ -111,13 +116,13 @@ class QueueState:
         self._add(entry)
         return entry.id
 
-    def take(self, count: int, lease: timedelta) -> list[DeliveryGrant]:
-        """Lease at most `count` ready tasks; none while the queue is paused."""
+    def take(self, count: int, lease: timedelta, room: Room | None = None) -> list[DeliveryGrant]:
+        """Lease at most `count` ready tasks, of those that there is room for; none while the queue is paused."""
         self._ripen()
         if self.paused is not None:
             return []
         grants: list[DeliveryGrant] = []
-        while len(grants) < count and (entry := self._schedule.pop()) is not None:
+        for entry in self._next(count, room):
             entry.deliveries += 1
             entry.receipt = secrets.token_hex(16)
             entry.leased_at, entry.holder, entry.beat = self._clock.wall(), this_holder(), None
@@ -138,6 +143,23 @@ class QueueState:
                 )
             )
         return grants
+
+    def _next(self, count: int, room: Room | None) -> Iterator[Entry]:
+        if room is not None:
+            yield from self._selection.fitting(self._waiting, room, count, self._clock.wall())
+            return
+        while count and (entry := self._schedule.pop()) is not None:
+            count -= 1
+            yield entry
+
+    @property
+    def _waiting(self) -> list[Entry]:
+        return self._schedule.ready(len(self.entries))
+
+    def waiting_shapes(self) -> list[WaitingShape]:
+        """Count what waits by what it asks for."""
+        self._ripen()
+        return waiting_shapes(self._waiting)
 
     def next_due(self) -> float:
         """Return the boottime at which a task can next become ready by itself; infinity for never."""

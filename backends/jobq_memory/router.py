@@ -115,6 +115,7 @@ class Router:
             dedup_window=None,
             min_lease=min_lease,
             max_message_bytes=max_message_bytes,
+            selects=True,
             batches=True,
             views=True,
             whole_views=True,

@@ -114,6 +114,7 @@ _OPTIONS: Final = frozenset(
         "offer_gpus",
         "offer_memory",
         "tags",
+        "pin",
         "reserve",
         "num_retries",
         "max_crashes",

@@ -40,7 +40,7 @@ def found_cpus(root: Path = ROOT) -> tuple[int, str]:
     """Return how many processors there are, in thousandths, and why."""
     limits: list[tuple[float, str]] = []
     if allowed := _field(root / "proc/self/status", "Cpus_allowed_list"):
-        limits.append((_listed(allowed), f"this process may use {allowed}"))
+        limits.append((len(_numbers(allowed)), f"this process may use {allowed}"))
     files = [folder / "cpu.max" for folder in _groups(root, "")]
     limits += [(limit, _of(root, file)) for file in files if (limit := _quota(file)) is not None]
     for folder in _groups(root, "cpu"):
@@ -49,6 +49,21 @@ def found_cpus(root: Path = ROOT) -> tuple[int, str]:
             limits.append((quota / period, _of(root, folder / "cpu.cfs_quota_us")))
     least, why = min(limits, default=(1.0, "nothing says how many"))
     return max(1, math.floor(least)) * UNIT, why
+
+
+def found_cpu_ids(root: Path = ROOT) -> tuple[int, ...]:
+    """Return the processors that this process may use, neighbours together: by node, then by core."""
+    nodes = {}
+    for folder in root.glob("sys/devices/system/node/node[0-9]*"):
+        for cpu in _numbers(_text(folder / "cpulist").strip()):
+            nodes[cpu] = int(folder.name.removeprefix("node"))
+
+    def place(cpu: int) -> tuple[int, int, int, int]:
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        package, core = (_number(topology / name) or 0 for name in ("physical_package_id", "core_id"))
+        return nodes.get(cpu, 0), package, core, cpu
+
+    return tuple(sorted(_numbers(_field(root / "proc/self/status", "Cpus_allowed_list")), key=place))
 
 
 def found_memory(root: Path = ROOT) -> tuple[int, str]:
@@ -105,10 +120,10 @@ def _quota(file: Path) -> float | None:
         return None
 
 
-def _listed(ranges: str) -> int:
-    """Return how many numbers are in a list such as `0-3,8`."""
-    ends = [part.partition("-") for part in ranges.split(",")]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+def _numbers(ranges: str) -> list[int]:
+    """Return the numbers in a list such as `0-3,8`."""
+    ends = [part.partition("-") for part in ranges.split(",") if part]
+    return [number for first, _, last in ends for number in range(int(first), int(last or first) + 1)]
 
 
 def _number(file: Path) -> int | None:

@@ -18,11 +18,13 @@ class Room(NamedTuple):
         cpus: in thousandths.
         mem: bytes.
         gpus: thousandths of each device.
+        cpu_ids: the processors that nobody is bound to.
     """
 
     cpus: int
     mem: int
     gpus: Mapping[Gpu, int]
+    cpu_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +35,13 @@ class ResourceGrant:
         cpus: in thousandths.
         mem: bytes.
         gpus: thousandths of each device.
+        cpu_ids: the processors that it is bound to; empty = it is not.
     """
 
     cpus: int = 0
     mem: int = 0
     gpus: Mapping[Gpu, int] = field(default_factory=dict)
+    cpu_ids: tuple[int, ...] = ()
 
 
 class Grants:
@@ -58,10 +62,12 @@ class Grants:
         for grant in self._held:
             for gpu, part in grant.gpus.items():
                 gpus[gpu] -= part
+        bound = {cpu for grant in self._held for cpu in grant.cpu_ids}
         return Room(
             (self._offer.cpus or 0) - sum(grant.cpus for grant in self._held),
             (self._offer.mem or 0) - sum(grant.mem for grant in self._held),
             gpus,
+            tuple(cpu for cpu in self._offer.cpu_ids if cpu not in bound),
         )
 
     def take(self, resources: Resources) -> ResourceGrant | None:
@@ -82,7 +88,9 @@ def fits(resources: Resources, room: Room) -> ResourceGrant | None:
     gpus = _devices(asked, room.gpus) if asked else {}
     if cpus > room.cpus or mem > room.mem or gpus is None:
         return None
-    return ResourceGrant(cpus, mem, gpus)
+    # Who has a part of a processor shares one, with whom nobody says. The first free ones: neighbours stand together.
+    count = 0 if cpus % UNIT else cpus // UNIT
+    return ResourceGrant(cpus, mem, gpus, room.cpu_ids[:count] if count <= len(room.cpu_ids) else ())
 
 
 def _devices(asked: int, free: Mapping[Gpu, int]) -> dict[Gpu, int] | None:

@@ -17,6 +17,8 @@ from jobq.journal.task_rows import TaskDetail, TaskRow
 from jobq.journal.views import BUDGET, KeepsViews, ViewPage, Views
 from jobq.lease.store import KeepsLeases, LeaseStore
 from jobq.pausing import Pausable, Pause
+from jobq.resources.room import Room
+from jobq.selecting import Selects, WaitingShape
 from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
@@ -47,6 +49,17 @@ class Wrapped(FaultyBackend):
     async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
         assert isinstance(self.inner, Hastens)
         return await self.inner.hasten(ids)
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        assert isinstance(self.inner, Selects)
+        found = await self.inner.receive_fitting(room, max_tasks, lease, wait, worker_id=worker_id)
+        return [self.delivery(each, Faults()) for each in found]
+
+    async def waiting_shapes(self) -> list[WaitingShape]:
+        assert isinstance(self.inner, Selects)
+        return await self.inner.waiting_shapes()
 
     @property
     def batches(self) -> Batches:
@@ -375,6 +388,36 @@ class HastenedOnce(Wrapped):
         return answers
 
 
+class TagsAreAWord(Wrapped):
+    """Whoever has one tag gets what needs it, whatever else that needs."""
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        tags = [*room.tags, *(["a100"] if room.tags else [])]
+        return await super().receive_fitting(room.copied({"tags": tags}), max_tasks, lease, wait)
+
+
+class RoomForEach(Wrapped):
+    """What is handed out fits, but not together."""
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        each = [await super(RoomForEach, self).receive_fitting(room, 1, lease, wait) for _ in range(max_tasks)]
+        return [delivery for found in each for delivery in found]
+
+
+class ReservedAtOnce(Wrapped):
+    """What has no room is kept from others the first time."""
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        after = None if room.reserves_after is None else 0.0
+        return await super().receive_fitting(room.copied({"reserves_after": after}), max_tasks, lease, wait)
+
+
 class BatchForgotten(Wrapped):
     """A push to a batch that is one to none."""
 
@@ -450,6 +493,9 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ShadowLease: "lease.expired_task_comes_back",
     PauseIsAWord: "pause.paused_hands_nothing_out_and_what_runs_goes_on",
     PauseStays: "pause.stats_say_who_has_paused_it_and_why",
+    TagsAreAWord: "select.a_worker_has_all_that_is_needed",
+    RoomForEach: "select.what_is_handed_out_fits_together",
+    ReservedAtOnce: "select.none_is_reserved_before_it_was_overtaken_for_long",
     HastenIsAWord: "hasten.what_is_put_off_is_to_be_had_now",
     HastenTakesAll: "hasten.nothing_else_is_touched_and_the_answer_says_so",
     HastenedOnce: "hasten.it_is_put_off_no_more",

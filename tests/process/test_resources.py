@@ -1,7 +1,9 @@
 """Workers that offer something of their machine: what tasks get, what does not fit, and when a device is handed on."""
 
 import asyncio
+import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from jobq.resources.discovery import found_cpu_ids
 from jobq.run.stopping import Stopping
 from jobq.settlement import Release
 from jobq.task import Counters, Task
 from jobq.testing.faults import Fault, FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
-from tests.process.stage import Stage, stage_in
+from tests.process.stage import Stage, stage_in, until_true
 
 SHOW = 'echo "$JOBQ_CPUS|$JOBQ_GPUS|$JOBQ_MEMORY|$CUDA_VISIBLE_DEVICES|$OMP_NUM_THREADS"'
 # Leaves a process that holds the device in a session of its own, and ends well.
@@ -285,3 +288,58 @@ def _inner(stage: Stage) -> SqliteBackend:
     found = stage.backend.inner
     assert isinstance(found, SqliteBackend)
     return found
+
+
+async def test_whole_processors_are_bound_and_nobody_has_two_tasks(stage: Stage) -> None:
+    """A part of one is not bound; what ends leaves its own to the next, and the worker's are as before."""
+    mine = os.sched_getaffinity(0)
+    show = "grep Cpus_allowed_list /proc/self/status | cut -f2"
+    wait = "for _ in $(seq 200); do test $(ls | wc -l) = 2 && break; sleep 0.05; done"
+    meet = f"touch $JOBQ_TASK_ID; {wait}; {show}"
+    folder = stage.folder / "meet"
+    folder.mkdir()
+    await stage.push(meet, meet, cpus=1, cwd=str(folder))
+    await stage.push(show, cpus=0.5)
+    report = await stage.work(num_workers=2, offer_cpus="2", pin=True)
+    assert report.succeeded == 3
+    first, second, part = sorted((line for _, _, line in stage.lines), key=len)
+    assert {int(first), int(second)} <= mine
+    assert first != second
+    ends = [[int(number) for number in each.split("-")] for each in part.split(",")]
+    everything = {number for each in ends for number in range(each[0], each[-1] + 1)}
+    assert everything == mine == set(found_cpu_ids())
+    assert os.sched_getaffinity(0) == mine
+
+
+FAKE_NVML = """
+import pathlib
+nvmlInit = lambda: None
+nvmlDeviceGetHandleByIndex = lambda index: index
+def nvmlDeviceGetComputeRunningProcesses(card):
+    pathlib.Path(__file__).with_name("asked").touch()
+    return [1] if pathlib.Path(__file__).with_name(f"busy{card}").exists() else []
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["the driver is done", "the driver never is"])
+async def test_a_card_is_not_handed_on_while_a_process_is_on_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The driver frees memory after the process is gone; it is waited for, some seconds at most."""
+    folder = stage.folder / "nvml"
+    folder.mkdir()
+    (folder / "pynvml.py").write_text(FAKE_NVML)
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "busy0").touch()
+    await stage.push("echo first", "echo second", gpus=1)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    began = time.monotonic()
+    working = asyncio.create_task(stage.worker(environment=environment, num_workers=2, offer_gpus="0").run())
+    await until_true(lambda: asyncio.to_thread((folder / "asked").exists))
+    assert [line for _, _, line in stage.lines] == ["first"]
+    if ends:
+        (folder / "busy0").unlink()
+    report = await working
+    assert report.succeeded == 2
+    assert (time.monotonic() - began >= 5.0) is not ends
+    assert not stage.told("task.misfit")

@@ -12,7 +12,7 @@ from jobq.resources.variables import variables
 
 GIB = 1024**3
 GPUS = named_gpus(["0", "1", "2", "3"])
-OFFER = Offer(cpus=16 * UNIT, gpus=GPUS, mem=64 * GIB, tags=frozenset({"eu", "a100"}))
+OFFER = Offer(cpus=16 * UNIT, gpus=GPUS, mem=64 * GIB, tags=frozenset({"eu", "a100"}), cpu_ids=tuple(range(16)))
 
 
 def request(chance: random.Random) -> Resources:
@@ -45,6 +45,9 @@ def test_no_device_is_held_twice_through_ten_thousand_starts_and_ends(seed: int)
                 assert len(grant.gpus) == max(1, (asked.gpus or 0) // UNIT) or not asked.gpus, (
                     "a part straddles devices"
                 )
+        bound = [cpu for grant in held for cpu in grant.cpu_ids]
+        assert len(bound) == len(set(bound)), "two are bound to one processor"
+        assert len(bound) == sum(grant.cpus // UNIT for grant in held if grant.cpus % UNIT == 0)
         assert sum(grant.cpus for grant in held) <= 16 * UNIT
         assert sum(grant.mem for grant in held) <= 64 * GIB
         for gpu in GPUS:

@@ -261,6 +261,7 @@ class CommandRunner:
                 forked=forked,
                 user=user,
                 max_processes=self._settings.task_max_processes,
+                cpu_ids=() if grant is None or grant.grant is None else grant.grant.cpu_ids,
                 on_gone=nothing if grant is None else grant.launching(),
             )
             process = await self._spawner.spawn(launch)

@@ -6,6 +6,7 @@ A store that cannot select hands out what comes first, whether it fits or not. S
       reservation), while that has idled no more than a share of the worker's life; else it goes back for a while, too.
 """
 
+import asyncio
 import logging
 import random
 from collections import Counter
@@ -33,7 +34,9 @@ LONGEST_DELAY_SECONDS: Final = 600.0
 MOST_IDLE_SECONDS: Final = 600.0  # of the whole machine, for one reservation
 OVERTAKEN_SECONDS: Final = 3600.0  # before a store that selects hands out what has no room yet
 SHORTEST_LIFE_SECONDS: Final = 600.0  # of which a younger worker has the share, too: else it could not begin with one
-_GONE_SECONDS: Final = 5.0  # within which nothing lives of a tree that SIGKILL can end
+_GONE_SECONDS: Final = 10.0  # within which nothing lives of a tree that SIGKILL can end
+_CLEAR_SECONDS: Final = 5.0  # for which a device is kept that a process still seems to be on
+_CLEAR_LOOK_SECONDS: Final = 0.25
 _MOST_KNOWN: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class TaskGrants:
         share: of the worker's life, that reservations may idle its machine for.
         chance: spreads delays.
         on_freed: called when something is free that was held.
+        environment: of what asks NVIDIA's library.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class TaskGrants:
         *,
         chance: random.Random,
         on_freed: Callable[[], None] = lambda: None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.offer: Final = offer
         self._grants = Grants(offer)
@@ -69,6 +74,8 @@ class TaskGrants:
         self._share = share
         self._chance = chance
         self._on_freed = on_freed
+        self._environment = environment or {}
+        self._clearing = set[asyncio.Task[None]]()
         self._held: dict[tuple[str, int], HeldGrant] = {}
         self._waiting: HeldGrant | None = None
         self._idle_seconds = 0.0  # of the whole machine, for reservations so far
@@ -160,7 +167,7 @@ class TaskGrants:
 
     def _without_room(self, held: HeldGrant, place: Placement, *, may_reserve: bool) -> Placement:
         """Decide what is done with what has no room now, and let it wait where it may."""
-        if not self.held:  # the rest is withheld, perhaps for ever
+        if not self.held and not self._clearing:  # the rest is withheld, perhaps for ever
             return self._misfit(held.task, place, described(held.task.resources, held.task.needs))
         self._waits_since, self._waits_idle = self._clock.boottime(), self._idle_share()
         if place.admission is Admission.START:
@@ -242,6 +249,31 @@ class TaskGrants:
         return left / idle
 
     def _forget(self, held: HeldGrant) -> None:
+        cards = [gpu for gpu, part in held.grant.gpus.items() if part == UNIT] if held.grant is not None else []
+        if not (cards and self.offer.has_nvml):
+            self._free(held)
+            return
+        clearing = asyncio.ensure_future(self._free_once_clear(held, cards))
+        self._clearing.add(clearing)
+        clearing.add_done_callback(self._clearing.discard)
+
+    async def _free_once_clear(self, held: HeldGrant, cards: list[Gpu]) -> None:
+        """Free it when no process is on its cards: the driver frees memory after the process is gone."""
+        from jobq.resources.gpus import are_busy  # noqa: PLC0415 - most workers offer none
+
+        until = self._clock.boottime() + _CLEAR_SECONDS
+        try:
+            while self._clock.boottime() < until and await asyncio.to_thread(are_busy, cards, self._environment):
+                await self._clock.sleep_until(self._clock.boottime() + _CLEAR_LOOK_SECONDS)
+        finally:
+            self._free(held)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        for clearing in self._clearing:
+            clearing.cancel()
+
+    def _free(self, held: HeldGrant) -> None:
         self._held = {key: each for key, each in self._held.items() if each is not held}
         if held.grant is not None:
             self._grants.give_back(held.grant)

@@ -6,11 +6,12 @@ connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
     preload id (0), modules, env  once: import these in a zygote; asks for a zygote message
-    spawn   id, argv, env, unset, cwd (or null), deadline (or null), forked and user (optional), and two descriptors:
-            stdout and stderr
+    spawn   id, argv, env, unset, cwd (or null), deadline (or null), forked, user and cpus (optional), and two
+            descriptors: stdout and stderr
             env, unset: what the environment has otherwise, and no more, than that of the spawn before
             forked = true: argv runs jobq.run.process.call_function, and may be forked from the zygote if that is ready
             user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
+            cpus = the numbers of those that it may use; empty or none = those of the guardian
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
     signal  id, number            to the task's process group
     kill    id                    SIGKILL to the whole tree

@@ -91,9 +91,10 @@ class System:
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         init = 0
         try:
-            pid = self._launched(message, stdout, stderr, report) if namespaces is None else 0
-            if not pid:
-                pid, init = fork_task(message, stdout, stderr, report, namespaces)
+            with kernel.bound_to(message.get("cpus")):
+                pid = self._launched(message, stdout, stderr, report) if namespaces is None else 0
+                if not pid:
+                    pid, init = fork_task(message, stdout, stderr, report, namespaces)
         except OSError:
             os.close(status)
             raise

@@ -4,6 +4,8 @@ import math
 
 from jobq.run.guardian.protocol import Message, WireError
 
+_MOST_CPUS = 65_536
+
 
 def check_spawn(message: Message) -> None:
     """Check a spawn message, whose environment is whole by now, and make its deadline a float or None."""
@@ -19,6 +21,9 @@ def check_spawn(message: Message) -> None:
         is_good = all(type(number) is int and number > 0 for number in numbers)
         if not is_good or not isinstance(user["is_alone"], bool):
             raise WireError("user is not one by numbers, or is root")
+    cpus = message.get("cpus", [])
+    if not isinstance(cpus, list) or not all(type(number) is int and 0 <= number < _MOST_CPUS for number in cpus):
+        raise WireError("cpus is no list of numbers of processors")
     message["deadline"] = None if message["deadline"] is None else deadline_of(message["deadline"])
 
 

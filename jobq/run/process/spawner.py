@@ -63,6 +63,7 @@ class Launch:
             there is one.
         user: whom it runs as; None = the spawner's user.
         max_processes: how many that user may have; None = as many as the spawner's.
+        cpu_ids: the processors that it may use; empty = those of the spawner.
         on_gone: called once when nothing of the tree lives for certain, or nothing was started; never, where nobody can
             say so. That may be long after its end was reported: what survived SIGKILL may hold a device.
     """
@@ -76,6 +77,7 @@ class Launch:
     forked: bool = False
     user: TaskUser | None = None
     max_processes: int | None = None
+    cpu_ids: tuple[int, ...] = ()
     on_gone: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from jobq.errors import ConfigurationError
+from jobq.run.process import kernel
 from jobq.run.process.spawner import ExitStatus, Launch, Process, StartFailed, StatusLost, is_readable, start_failed
 
 _log: Final = logging.getLogger(__name__)
@@ -81,16 +82,17 @@ class AsyncioSpawner:
             raise StartFailed("only the guardian starts tasks as another user")
         loop = asyncio.get_running_loop()
         try:
-            popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread
-                launch.argv,
-                env=launch.env,
-                cwd=launch.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=launch.stdout,
-                stderr=launch.stderr,
-                start_new_session=True,
-                close_fds=True,
-            )
+            with kernel.bound_to([*launch.cpu_ids]):
+                popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread
+                    launch.argv,
+                    env=launch.env,
+                    cwd=launch.cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=launch.stdout,
+                    stderr=launch.stderr,
+                    start_new_session=True,
+                    close_fds=True,
+                )
         except (OSError, ValueError) as error:
             launch.on_gone()
             raise start_failed(launch, error) from error

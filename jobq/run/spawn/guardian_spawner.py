@@ -231,6 +231,7 @@ class GuardianSpawner:
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
             "forked": launch.forked,
             "user": _user_of(launch),
+            "cpus": list(launch.cpu_ids),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
         try:

@@ -160,7 +160,14 @@ class Worker:
 
     def _grants_of(self, offer: Offer) -> TaskGrants:
         share, chance = self._settings.reserve, self._host.chance
-        return TaskGrants(offer, self._clock, share, chance=chance, on_freed=self._slot_freed.set)
+        return TaskGrants(
+            offer,
+            self._clock,
+            share,
+            chance=chance,
+            on_freed=self._slot_freed.set,
+            environment=self._environment,
+        )
 
     async def _preload(self) -> None:
         assert self._spawner is not None
@@ -192,6 +199,7 @@ class Worker:
             raise first_error(errors) from errors
         finally:
             supervisor.close()
+            self._grants.close()
             if not self._stopping.at_once.is_set():
                 await presence.stop()
         tripped = self._breaker.tripped.is_set()
