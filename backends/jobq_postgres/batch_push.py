@@ -60,7 +60,6 @@ async def add_in_steps(connection: Any, tasks: list[tuple[int, NewTask]], ids_ke
     """
     queue = tasks[0][1].queue
     async with connection.transaction():
-        tasks = await shaped(connection, tasks)
         names = {task.batch for _, task in tasks if task.batch is not None}
         shared = [row[0] for row in await connection.fetch(SHARE, queue, sorted(names))] if names else []
         held = {row["name"]: row for row in await connection.fetch(STATES, shared)} if shared else {}
@@ -69,6 +68,7 @@ async def add_in_steps(connection: Any, tasks: list[tuple[int, NewTask]], ids_ke
         if closed:
             known = {row[0] for row in await connection.fetch(KNOWN, queue, [task.id for _, task in closed], ids_kept)}
             _refuse_new(known, closed, {name: row["state"] for name, row in held.items()})
+        tasks = await shaped(connection, tasks)  # behind the batches: who makes a shape holds up others who do
         taken = [task for _, task in tasks if task.batch is None or task.batch in numbers]
         ordered = list({task.id: task for task in reversed(taken)}.values())[::-1]
         lowest = await _add(connection, ordered, numbers)
