@@ -61,12 +61,12 @@ class BaseDelivery:
         """Return the body as it is stored once this is settled; raises MalformedTask when it cannot be counted."""
         if isinstance(settlement, Requeue):
             return self.task.counted(settlement.counters).encode()
-        return released_body(self.body) if isinstance(settlement, Release) else self.body
+        return released_body(self.body, settlement) if isinstance(settlement, Release) else self.body
 
 
-def released_body(body: bytes) -> bytes:
+def released_body(body: bytes, release: Release) -> bytes:
     """Return the body of a task that was never started, with that recorded (S7); of what is no task, as it is."""
     try:
-        return Task.decode(body).released().encode()
+        return Task.decode(body).released(misfits=release.misfits).encode()
     except MalformedTask:
         return body

@@ -90,14 +90,18 @@ class Release:
     Attributes:
         delay: until it is visible; then it waits as of that moment. Without one it waits where it waited before, where
             the backend `keeps_place`.
+        misfits: by how much this raises the task's count of workers that could never run it: 0 or 1.
     """
 
     verb: ClassVar = "release"
     delay: timedelta = _NO_DELAY
+    misfits: int = field(default=0, kw_only=True)
 
     @property
     def key(self) -> str:
         """As of `Complete`."""
+        if self.misfits:
+            return key_of(self.verb, self.delay, self.misfits)
         return key_of(self.verb, self.delay) if self.delay else self.verb
 
 

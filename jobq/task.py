@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Never, Self, TypeAlias, TypeVar
@@ -24,7 +24,7 @@ from jobq.resources.request import Resources
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
 _A_HOP_BYTES: Final = 160
-MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 64  # five counts are raised later, by 51 digits at most
+MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 80  # five counts are raised later, by 51 digits at most, and one is added
 _SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"} | {
     "cpu": "cpus",
     "gpu": "gpus",
@@ -77,13 +77,27 @@ class Counters(Checked):
         failures: ends that consumed a retry.
         preemptions: ends by giving back.
         ends: ends that were recorded at all; deliveries minus this are crashes.
+        misfits: those of them by workers that could never run it: no budget, but nobody waits for ever.
     """
 
     failures: int = field(task_fields.count, 0)
     preemptions: int = field(task_fields.count, 0)
     ends: int = field(task_fields.count, 0)
+    misfits: int = field(task_fields.count, 0)
 
-    def raised(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Counters":
+    def as_dict(self, names: Collection[str] | None = None) -> dict[str, Any]:
+        """As of `Checked`; without misfits where there are none, since versions before know no such count."""
+        found = super().as_dict(names)
+        if not self.misfits:
+            found.pop("misfits", None)
+        return found
+
+    @property
+    def given_back(self) -> int:
+        """How often it came back uncharged, as far as the envelope says, though its worker could have run it."""
+        return max(0, self.ends - self.failures - self.preemptions - self.misfits)
+
+    def raised(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1, misfits: int = 0) -> "Counters":
         """Return them after one more attempt.
 
         Raises:
@@ -93,6 +107,7 @@ class Counters(Checked):
             "failures": self.failures + failures,
             "preemptions": self.preemptions + preemptions,
             "ends": self.ends + ends,
+            "misfits": self.misfits + misfits,
         }
         return _validated(Counters, raised)
 
@@ -314,18 +329,19 @@ class Task(Checked):
                 raise MalformedTask(error.what, error.where) from None
         return self.copied(kept.__dict__)
 
-    def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1) -> "Task":
+    def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1, misfits: int = 0) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
-        return self.counted(self.counters.raised(failures=failures, preemptions=preemptions, ends=ends))
+        raised = self.counters.raised(failures=failures, preemptions=preemptions, ends=ends, misfits=misfits)
+        return self.counted(raised)
 
     def counted(self, counters: Counters) -> "Task":
         """Return the next generation of the same work, with these counters (S3, S7)."""
         return self.copied({"generation": self.generation + 1, "not_before": None, "counters": counters})
 
-    def released(self) -> "Task":
+    def released(self, *, misfits: int = 0) -> "Task":
         """Return the same task with one more end recorded: a delivery that was never started is not a crash (S7)."""
-        ends = self.counters.ends + 1
-        return self.copied({"counters": self.counters.copied({"ends": ends})})
+        ends, misfits = self.counters.ends + 1, self.counters.misfits + misfits
+        return self.copied({"counters": self.counters.copied({"ends": ends, "misfits": misfits})})
 
     def sent_on(self, queue: str, origin: str) -> "Task":
         """Return the same work as it is pushed to another queue: fresh budgets, a new id that is always the same.

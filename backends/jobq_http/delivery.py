@@ -78,8 +78,11 @@ class HttpDelivery(BaseDelivery):
         """End the delivery, in one request with others (S6)."""
         match settlement:
             case Release(delay):
+                fields: dict[str, Any] = {"delay_seconds": _seconds(delay)} if delay else {}
+                if settlement.misfits:
+                    fields["misfits"] = settlement.misfits
                 try:
-                    await self._send("release", {"delay_seconds": _seconds(delay)} if delay else {}, None)
+                    await self._send("release", fields, None)
                 except JobqError as error:
                     if _KNOWS_NO_DELAY not in str(error):
                         raise

@@ -324,8 +324,8 @@ class QueueState:
                 entry.hold(task, self._encoded(task))
                 self._place(entry, delay)
                 self._note("requeued", entry)
-            case Release(delay):
-                self._release(entry, delay)
+            case Release():
+                self._release(entry, settlement)
             case MoveToDeadLetters(reason, description):
                 entry.reason, entry.description, entry.died = reason, description, self._clock.wall()
                 self._dead[entry.id] = entry
@@ -335,15 +335,15 @@ class QueueState:
             case _:
                 assert_never(settlement)
 
-    def _release(self, entry: Entry, delay: timedelta) -> None:
+    def _release(self, entry: Entry, release: Release) -> None:
         try:
-            task = Task.decode(entry.body).released()
+            task = Task.decode(entry.body).released(misfits=release.misfits)
             entry.hold(task, task.encode())
         except MalformedTask:
             pass  # a message that is not a task has no counters to keep
         entry.not_before = None  # it was due already: a wall clock that stepped back must not hide it again
-        if delay > timedelta(0):
-            entry.scheduled = self._clock.boottime() + delay.total_seconds()
+        if release.delay > timedelta(0):
+            entry.scheduled = self._clock.boottime() + release.delay.total_seconds()
         self._schedule.place(entry, self._clock.boottime(), self._clock.wall())
         self._note("released", entry)
 

@@ -110,4 +110,4 @@ def release_all(database: sqlite3.Connection, rows: Sequence[ClaimedRow], now: N
     release = Release()
     for row in rows:
         with contextlib.suppress(LockLost):  # cleared meanwhile, which is no matter of the others
-            task_sql.settle(database, row, release, released_body(row.body), release.key, now)
+            task_sql.settle(database, row, release, released_body(row.body, release), release.key, now)

@@ -63,7 +63,7 @@ class Breaker:
             task: that cannot be started.
             why: in plain words.
         """
-        if self._limit == 0 or self._not_started is None or _times_given_back(task) >= MOST_RESTARTS:
+        if self._limit == 0 or self._not_started is None or task.counters.given_back >= MOST_RESTARTS:
             return False
         self._not_started[task.id] += 1
         self._why_not.add(why)
@@ -125,11 +125,6 @@ class Breaker:
         for verdict in self._streak.values():
             if not verdict.done():
                 verdict.set_result(blamed)
-
-
-def _times_given_back(task: Task) -> int:
-    counters = task.counters
-    return counters.ends - counters.failures - counters.preemptions
 
 
 def may_blame(task: Task) -> bool:

@@ -132,7 +132,7 @@ def _verdict(record: ListedTask, body: schemas.FailRequest) -> Requeue | MoveToD
 async def release(call: RequestCall) -> Reply:
     """Put back what was never started."""
     delivery, _ = await _held_body(call)
-    await delivery.settle(Release(timedelta(seconds=call.body.delay_seconds)))
+    await delivery.settle(Release(timedelta(seconds=call.body.delay_seconds), misfits=call.body.misfits))
     return 202, _ACCEPTED
 
 
@@ -158,7 +158,7 @@ async def requeue(call: RequestCall) -> Reply:
 
 def _counted(counters: Counters, given: Counters) -> Counters:
     """Return what the caller has raised: who may settle lowers no count (S7)."""
-    return Counters(**{name: max(count, getattr(given, name)) for name, count in counters.as_dict().items()})
+    return Counters(**{name: max(getattr(counters, name), getattr(given, name)) for name in Counters.FIELDS})
 
 
 @ENDPOINTS.add("PUT", "/{id}/dead-letter", Scope.SETTLE, body=schemas.DeadLetterRequest, answers=_SETTLED)

@@ -241,6 +241,9 @@ class ReleaseRequest(Body):
 
     receipt: Receipt
     delay_seconds: Annotated[Seconds, Field(description="Until it is to be had again.")] = 0.0
+    misfits: Annotated[
+        int, Field(ge=0, le=1, description="Raises the task's count of workers that could never run it."), WHOLE
+    ] = 0
 
 
 class CountersBody(Body):
@@ -249,6 +252,7 @@ class CountersBody(Body):
     failures: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
     preemptions: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
     ends: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
+    misfits: Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE] = 0
 
 
 class RequeueRequest(Body):

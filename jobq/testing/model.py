@@ -156,7 +156,7 @@ class Model:
                 each.leave("waiting")
                 each.visible_at = now + delay.total_seconds()
             case Release(delay):
-                each.store(each.task.released() if each.task else None)
+                each.store(each.task.released(misfits=what.misfits) if each.task else None)
                 each.leave("waiting")
                 each.visible_at = now + delay.total_seconds()
             case MoveToDeadLetters(reason):

@@ -327,4 +327,5 @@ def _settle(held: ModelDelivery, verb: str, variant: int) -> Settlement:
             return Requeue(held.task.counters.raised(failures=variant % 2), timedelta(seconds=[0.0, 0.0, 3.0][variant]))
         case "dead_letter":
             return MoveToDeadLetters(f"reason {variant}", "by the machine")
-    return Release(timedelta(seconds=[0.0, 0.0, 3.0][variant]))  # also of what is no task, which cannot be counted
+    # Also of what is no task, which cannot be counted.
+    return Release(timedelta(seconds=[0.0, 0.0, 3.0][variant]), misfits=variant % 2)

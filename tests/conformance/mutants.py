@@ -201,6 +201,17 @@ class ReleaseAtOnce(Wrapped):
     delivery = _HastyDelivery
 
 
+class _UncountedMisfitDelivery(FaultyDelivery):
+    async def settle(self, settlement: Settlement) -> None:
+        await self.inner.settle(replace(settlement, misfits=0) if isinstance(settlement, Release) else settlement)
+
+
+class MisfitIsNotCounted(Wrapped):
+    """What no worker can run goes round for ever."""
+
+    delivery = _UncountedMisfitDelivery
+
+
 class _OvertakenDelivery(FaultyDelivery):
     async def settle(self, settlement: Settlement) -> None:
         is_at_once = isinstance(settlement, Release) and not settlement.delay
@@ -468,6 +479,7 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     ReleaseConsumesBudget: "settle.release_consumes_no_budget",
     ReleaseIsACrash: "settle.release_consumes_no_budget",
     ReleaseAtOnce: "settle.release_waits_for_its_delay",
+    MisfitIsNotCounted: "settle.release_counts_a_misfit",
     ReleaseToTheBack: "settle.release_keeps_its_place",
     DelayIgnored: "settle.requeue_waits_for_its_delay",
     CountersLost: "settle.requeue_stores_counters_and_generation",

@@ -107,7 +107,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what is given back goes on in its generation (Service Bus)",
         file="backends/jobq_azure/service_bus/delivery.py",
-        text="            return self.task.requeued()",
+        text="            return self.task.requeued(misfits=settlement.misfits)",
         wrong="            return self.task.released()",
         test="tests/sb/test_requeues.py::test_s3_s7_a_crash_between_the_steps_of_a_give_back_makes_no_second_task",
     ),

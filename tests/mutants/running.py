@@ -108,8 +108,8 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="what waits for room is charged",
         file="jobq/run/attempt/supervisor.py",
-        text="verdict = Release(delay)",
-        wrong="verdict = Requeue(self._delivery.task.counters.raised(ends=0), delay)",
+        text="return await self._go_back(Release(delay))",
+        wrong="return await self._go_back(Requeue(task.counters.raised(ends=0), delay))",
         test="tests/simulation/test_neighbours.py::test_s11_a_killer_takes_none_of_its_neighbours_with_it",
     ),
     Mutant(

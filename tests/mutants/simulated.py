@@ -109,8 +109,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "S7: what is given back counts as a crash",
         "jobq/task.py",
-        "ends = self.counters.ends + 1",
-        "ends = self.counters.ends",
+        "ends, misfits = self.counters.ends + 1,",
+        "ends, misfits = self.counters.ends,",
     ),
     _found("S7: crashes are forgiven for ever", _RETRY, "if crashes <= task.budgets.crashes:", "if True:"),
     _found(

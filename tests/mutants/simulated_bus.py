@@ -49,7 +49,7 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S3: what is given back stays in its generation",
         _DELIVERY,
-        "return self.task.requeued()",
+        "return self.task.requeued(misfits=settlement.misfits)",
         "return self.task.released()",
     ),
     _found("S3: a copy forgets how often it was delivered", _FORMAT, "{BEFORE: before, ", "{BEFORE: 0, "),

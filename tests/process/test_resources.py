@@ -13,7 +13,8 @@ import pytest
 
 from jobq.resources.discovery import found_cpu_ids
 from jobq.run.stopping import Stopping
-from jobq.task import Task
+from jobq.settlement import Release
+from jobq.task import Counters, Task
 from jobq.testing.faults import Fault, FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
@@ -114,6 +115,35 @@ async def test_a_later_delay_is_longer(stage: Stage) -> None:
         await stage.work()
         delays.append(stage.told("task.released")[-1].fields["delay_s"])
     assert 15 <= delays[0] <= 30 <= delays[1] <= 60 <= delays[2] <= 120
+
+
+async def test_a_delay_is_as_long_as_misfits_say_whatever_else_it_went_back_for(stage: Stage) -> None:
+    await stage.push("true", gpus=1)
+    for _ in range(6):
+        (delivery,) = await stage.backend.receive(1, timedelta(seconds=5), timedelta(0))
+        await delivery.settle(Release())
+    await stage.work()
+    (released,) = stage.told("task.released")
+    assert 15 <= released.fields["delay_s"] <= 30
+
+
+async def test_s7_what_no_worker_can_run_is_a_dead_letter_in_the_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does not wait for ever; no budget is touched, and a retry begins anew."""
+    monkeypatch.setattr("jobq.run.attempt.retry.MOST_MISFITS", 3)
+    (task_id,) = await stage.push("true", gpus=2, needs=["a100"])
+    for _ in range(3):
+        await _inner(stage).hasten([task_id])
+        report = await stage.work()
+    assert (report.dead_lettered, report.exit_code) == (1, 0)
+    (letter,) = await stage.backend.dead_letters(2)
+    assert (letter.id, letter.reason) == (task_id, "unplaceable")
+    assert "(gpus=2 needs a100)" in letter.description
+    assert Task.decode(letter.body).counters == Counters(ends=2, misfits=2)
+    assert await stage.backend.redrive([task_id]) == [task_id]
+    report = await stage.work(offer_gpus="0,1", tags="a100")
+    assert report.succeeded == 1
 
 
 async def test_what_has_no_room_now_waits_under_its_lease_and_comes_next(stage: Stage) -> None:

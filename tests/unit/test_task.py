@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
-from jobq.task import MAX_BODY_BYTES, Task, new_id
+from jobq.task import MAX_BODY_BYTES, MAX_NEW_BYTES, Counters, Task, new_id
 
 
 def wire(**fields: object) -> bytes:
@@ -342,3 +343,25 @@ def test_a_book_that_no_batch_has_is_refused(book: str) -> None:
     body = Task.new(command="true").in_ledger("s7").encode().replace(b'"ledger":"s7"', b'"ledger":' + book.encode())
     with pytest.raises(MalformedTask, match="ledger: names no batch"):
         Task.decode(body)
+
+
+def test_misfits_are_written_where_there_are_some_and_count_for_nothing_else() -> None:
+    """S8, S7: what a version before writes and reads of other tasks is what it was."""
+    task = Task.new(command="true", needs=["a100"])
+    assert b"misfits" not in task.requeued(failures=1).encode() + Task.new(command="true").encode()
+    later = Task.decode(task.released(misfits=1).released(misfits=1).encode())
+    assert later.counters == Counters(ends=2, misfits=2)
+    assert (later.counters.given_back, later.released().counters.given_back) == (0, 1)
+    assert later.fingerprint() == task.fingerprint()
+    assert later.redriven(deliveries=2).counters == Counters(ends=2)
+
+
+def test_the_largest_task_has_room_for_all_its_counts() -> None:
+    """S7: or its misfit could not be counted, and would pass for a crash."""
+    asked: dict[str, Any] = {"call": "m:f", "needs": ["a100"]}
+    size = MAX_NEW_BYTES - len(Task.new(kwargs={"a": ""}, **asked).encode())
+    task = Task.new(kwargs={"a": "x" * size}, **asked)
+    assert MAX_NEW_BYTES - 8 <= len(task.encode()) <= MAX_NEW_BYTES
+    most = 2**31 - 1
+    counters = Counters(failures=most, preemptions=most, ends=most, misfits=1000)
+    assert len(task.copied({"generation": most, "counters": counters, "epoch": most}).encode()) <= MAX_BODY_BYTES

@@ -134,7 +134,7 @@ class ServiceBusDelivery(BaseDelivery):
         if isinstance(settlement, Requeue):
             return self.task.counted(settlement.counters)
         try:
-            return self.task.requeued()
+            return self.task.requeued(misfits=settlement.misfits)
         except MalformedTask:
             if settlement.delay:
                 raise

@@ -147,8 +147,8 @@ class StorageDelivery(BaseDelivery):
                     self._deleted()
                 case Requeue(counters, delay):
                     await self._requeue(self.task.counted(counters), delay)
-                case Release(delay):
-                    await self._release(delay)
+                case Release():
+                    await self._release(settlement)
                 case MoveToDeadLetters(reason, description):
                     await self._bury(reason, description)
 
@@ -165,13 +165,13 @@ class StorageDelivery(BaseDelivery):
             await self._wire.update(self._message_id, self._held(), _hidden(delay), content.text())
         self._receipt = None
 
-    async def _release(self, delay: timedelta) -> None:
+    async def _release(self, release: Release) -> None:
         """Put it back unstarted, hidden for 7 days at most: one more end is recorded, so that it is no crash (S7)."""
-        content = self._envelope.with_one_more_end()
+        content = self._envelope.released(release.misfits)
         text = None if content is None else content.text()
         if text is not None and size_of(text) > MAX_TEXT_BYTES:
             text = None  # then it counts as a crash, and comes back all the same
-        await self._wire.update(self._message_id, self._held(), _hidden(delay), text)
+        await self._wire.update(self._message_id, self._held(), _hidden(release.delay), text)
         self._receipt = None
 
     async def _bury(self, reason: str, description: str) -> None:

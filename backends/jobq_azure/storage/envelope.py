@@ -82,12 +82,12 @@ class Envelope:
         assert task.fingerprint() == self.task().fingerprint(), "a requeue changes counters, and nothing of the work"
         return replace(self.content, beside=replace(self.content.beside, changed=changes_of(task)))
 
-    def with_one_more_end(self) -> MessageContent | None:
+    def released(self, misfits: int = 0) -> MessageContent | None:
         """Return the message of a delivery that was never started; None for one that cannot be distinguished."""
         if self.content.beside.blob and self.payload is None:  # nobody could read it, and its counters are here
             return _ended(self.content)
         try:
-            return self.holding(self.task().released())
+            return self.holding(self.task().released(misfits=misfits))
         except MalformedTask:
             return None
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Delivery
 from jobq.clock import Clock
 from jobq.errors import MalformedTask
-from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end, times_given_back
+from jobq.run.attempt.retry import Backoff, is_one_crash_from_its_end
 
 if TYPE_CHECKING:
     import asyncio
@@ -135,4 +135,4 @@ def _last_attempt(delivery: Delivery) -> int | None:
         task = delivery.task
     except MalformedTask:
         return None
-    return times_given_back(task) if is_one_crash_from_its_end(task, delivery.deliveries) else None
+    return task.counters.given_back if is_one_crash_from_its_end(task, delivery.deliveries) else None

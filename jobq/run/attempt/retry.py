@@ -15,10 +15,12 @@ from typing import Final
 
 from jobq.errors import MalformedTask
 from jobq.formats.exit_rules import Action
+from jobq.resources.request import described
 from jobq.run.attempt.exit_action import action_for
-from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Outcome, OutcomeKind, Task
 
+MOST_MISFITS: Final = 1000  # with their delays about a week
 _MOST_RESTARTS: Final = 1  # of what could not be started: a program that is missing here may be elsewhere
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
 _SENT_LATER: Final = timedelta(seconds=30)  # until what another queue did not take runs again
@@ -40,6 +42,7 @@ class Reason(StrEnum):
     WRONG_QUEUE = "wrong_queue"
     EXPIRED = "expired"
     REPLAYED = "replayed"
+    UNPLACEABLE = "unplaceable"
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,6 @@ def is_one_crash_from_its_end(task: Task, deliveries: int) -> bool:
     return crashes > 0 and crashes == task.budgets.crashes
 
 
-def times_given_back(task: Task) -> int:
-    """Return how often the task came back uncharged, as far as the envelope says: ends that no budget paid for."""
-    return max(0, task.counters.ends - task.counters.failures - task.counters.preemptions)
-
-
 def refusal(task: Task, deliveries: int) -> MoveToDeadLetters | None:
     """Return why a delivery must not even start: it was given up before, or its crashes are used up."""
     if _is_given_up(task):
@@ -130,6 +128,25 @@ def refusal(task: Task, deliveries: int) -> MoveToDeadLetters | None:
         Reason.CRASHED,
         f"{crashes} deliveries ended without a word: the worker died, or lost the lease; at most"
         f" {task.budgets.crashes} are forgiven (--max-crashes)",
+    )
+
+
+def misplaced(task: Task, delay: timedelta) -> Release | MoveToDeadLetters:
+    """Return what becomes of a task that its worker can never run: it waits for one that can, but not for ever.
+
+    No budget pays for it (S7). Where it asks for nothing, the worker has lost what it offers, and that is not counted.
+
+    Args:
+        task: as delivered.
+        delay: until it is there again.
+    """
+    asks = described(task.resources, task.needs)
+    if not asks or task.counters.misfits + 1 < MOST_MISFITS:
+        return Release(delay, misfits=int(bool(asks)))
+    return MoveToDeadLetters(
+        Reason.UNPLACEABLE,
+        f"{MOST_MISFITS} times it came to a worker without what it asks for ({asks}). Start one that offers that, or"
+        " give such tasks a queue and workers of their own (`jobq help resources`); then `dead retry` puts it back",
     )
 
 

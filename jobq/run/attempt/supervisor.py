@@ -230,11 +230,11 @@ class _Attempt:
             return await self._refuse(refused)
         if self._place.admission in (Admission.MISFIT, Admission.FULL):
             self._events.misfit(self._place.why)
-            is_others = self._place.admission is Admission.MISFIT
-            return replace(await self._go_back(self._place.delay), misfit=is_others)
+        if self._place.admission is Admission.MISFIT:
+            return await self._leave_to_others(task)
         if not has_room:
-            delay = self._place.delay or neighbours.delay(retry.times_given_back(task) + 1, self._backoff())
-            return await self._go_back(delay)
+            delay = self._place.delay or neighbours.delay(task.counters.given_back + 1, self._backoff())
+            return await self._go_back(Release(delay))
         outcome = await self._attempt(task)
         self._free_slot()
         return await self._conclude(task, outcome)
@@ -280,11 +280,16 @@ class _Attempt:
             return await self._settle(MoveToDeadLetters(Reason.MALFORMED, str(error)), None)
         self._events.not_allowed(refused.why)
         delay = refused.wait or neighbours.delay(self._delivery.deliveries, self._backoff())
-        return replace(await self._go_back(delay), not_allowed=refused.wait is None)
+        return replace(await self._go_back(Release(delay)), not_allowed=refused.wait is None)
 
-    async def _go_back(self, delay: timedelta) -> DeliveryReport:
+    async def _leave_to_others(self, task: Task) -> DeliveryReport:
+        verdict = retry.misplaced(task, self._place.delay)
+        if isinstance(verdict, MoveToDeadLetters):
+            return await self._settle(verdict, None)
+        return replace(await self._go_back(verdict), misfit=True)
+
+    async def _go_back(self, verdict: Release) -> DeliveryReport:
         """Put it back uncharged, for a while: it needs room that is not here, or another worker."""
-        verdict = Release(delay)
         settled = await self._settle_and_report(verdict, None)
         if settled is Settled.YES:
             self._events.released(verdict.delay)
@@ -432,9 +437,9 @@ class _Attempt:
         # A caller in front of it (`jobq run`) has a judge of his own, and would rather see it end.
         is_asked = could_not_start and self._with.judge is retry.verdict
         if is_asked and self._with.breaker.blames_for_start(task, outcome.detail.removeprefix(_NOT_STARTED)):
-            again = self._backoff().delay(retry.times_given_back(task) + 1)
+            again = self._backoff().delay(task.counters.given_back + 1)
             is_over = self._with.breaker.tripped.is_set()  # then it is for another worker, and at once
-            return replace(await self._go_back(timedelta(0) if is_over else again), outcome=outcome)
+            return replace(await self._go_back(Release(timedelta(0) if is_over else again)), outcome=outcome)
         if could_not_start or outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
             verdict = await self._after_the_breaker(task, verdict)
         return await self._settle(verdict, outcome)

@@ -27,7 +27,6 @@ from jobq.resources.room import Room, Space
 from jobq.resources.variables import variables
 from jobq.run.attempt.held_grant import HeldGrant
 from jobq.run.attempt.neighbours import Admission, Placement
-from jobq.run.attempt.retry import times_given_back
 from jobq.task import Task
 
 FIRST_DELAY_SECONDS: Final = 30.0  # doubling, for what does not fit
@@ -176,7 +175,8 @@ class TaskGrants:
             if patience <= 0.0:
                 return self._too_full(held, place)
             held.wait_until(self._waits_since + patience)
-            place = replace(place, admission=Admission.RESERVED, patience=patience, delay=self._delay(held.task))
+            delay = self._delay(held.task.counters.given_back)
+            place = replace(place, admission=Admission.RESERVED, patience=patience, delay=delay)
         self._waiting = held
         return replace(place, grant=held)
 
@@ -203,7 +203,7 @@ class TaskGrants:
         return told_misfits(Counter(shape for shape, until in self._misfits.values() if now < until))
 
     def _misfit(self, task: Task, place: Placement, lacks: str) -> Placement:
-        delay = self._delay(task)
+        delay = self._delay(task.counters.misfits)
         if task.id in self._misfits or len(self._misfits) < _MOST_KNOWN:
             self._misfits[task.id] = lacks, self._clock.boottime() + delay.total_seconds()
         return replace(place, admission=Admission.MISFIT, why=lacks, delay=delay)
@@ -219,11 +219,10 @@ class TaskGrants:
             return replace(place, admission=Admission.BACK)
         self._full.add(held.asked)
         why = f"no room beside what runs: {described(held.asked, None)}"
-        return replace(place, admission=Admission.FULL, why=why, delay=self._delay(held.task))
+        return replace(place, admission=Admission.FULL, why=why, delay=self._delay(held.task.counters.given_back))
 
-    def _delay(self, task: Task) -> timedelta:
-        doublings = min(times_given_back(task), 32)
-        bound = min(FIRST_DELAY_SECONDS * 2**doublings, LONGEST_DELAY_SECONDS)
+    def _delay(self, times: int) -> timedelta:
+        bound = min(FIRST_DELAY_SECONDS * 2 ** min(times, 32), LONGEST_DELAY_SECONDS)
         return timedelta(seconds=bound * self._chance.uniform(0.5, 1.0))
 
     def _may_reserve(self) -> bool:

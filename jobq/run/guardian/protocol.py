@@ -17,7 +17,8 @@ Worker to guardian, two descriptors with a spawn:
     kill    id                    SIGKILL to the whole tree
     ping    id (0)                asks for a pong
 Guardian to worker, one descriptor with a handle:
-    zygote  state, why            "ready", "failed" (it could not import: why), or "lost" (it died: tasks start cold)
+    zygote  state, why            "ready", "failed" (it could not import: why), "lost" (it died: tasks start cold), or
+            "cold" (none may be forked from what it has imported: why; they start cold for good)
     hello   version, pid, group, namespaces, why
             first of all; group = the path of the control group that it is in, or empty; namespaces = each task has a
             PID namespace; why there is neither, if it was asked for one
@@ -34,6 +35,7 @@ Guardian to zygote, four descriptors with a fork:
 Zygote to guardian:
     ready                         once, when all is imported
     failed  why                   it could not be, and the zygote ends
+    cold    why                   nothing may be forked from it, and the zygote ends
     forked  id, pid               written by the parent of that process, before it ends and leaves it to the guardian
     unforked id                   no process could be had
 The gate is a socket between guardian and task: the task writes "+" once it is the guardian's child and armed, the

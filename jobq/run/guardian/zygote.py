@@ -25,6 +25,7 @@ from jobq.run.guardian.protocol import Message, Receiver
 from jobq.run.process import call_function, kernel
 
 _LONGEST_PAUSE_SECONDS = 0.02
+GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, and both within Windows
 _FLUSH_FAILED = 120  # what Python ends with then
 
 
@@ -43,8 +44,11 @@ def main(arguments: list[str]) -> NoReturn:
     _call_itself("jobq zygote")
     guardian, home = os.getppid(), call_function.here()
     call_function.enter(home)
-    if why := _import_all(arguments[1:]):
-        connection.sendall(protocol.encode({"op": "failed", "why": why}))
+    why, refusal = _import_all(arguments[1:]), "failed"
+    if not why:
+        why, refusal = _uses_gpu(arguments[1:]), "cold"
+    if why:
+        connection.sendall(protocol.encode({"op": refusal, "why": why}))
         _flush()
         os._exit(1)  # whatever threads the imports have started
     _settle(arguments[1:])
@@ -67,6 +71,19 @@ def _import_all(modules: list[str]) -> str:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is printed
             call_function.report(error)
             return f"{name}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _uses_gpu(modules: list[str]) -> str:
+    """Return why no fork of this process could use a GPU: an import has taken one, and its driver knows no forks."""
+    for descriptor in _descriptors():
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - the target may be no file
+            if path.startswith(GPU_DEVICES):
+                return (
+                    f"{path} is open once {', '.join(modules)} is imported, and what was forked then could not use a"
+                    " GPU. Preload modules that only import; initialise CUDA in the function"
+                )
     return ""
 
 

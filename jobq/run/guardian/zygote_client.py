@@ -57,6 +57,7 @@ class ZygoteClient:
         self._poll = select.poll()
         self._is_ready = False
         self._was_ready = False
+        self._is_cold = False  # nothing may be forked from what it has imported
         self._why = ""  # what it said is wrong
         self._start_after = 0.0  # boottime in seconds
         self._asked: dict[int, Asked] = {}
@@ -130,6 +131,9 @@ class ZygoteClient:
                 self._send({"op": "zygote", "state": "ready", "why": ""})
             case "failed":
                 self._why = str(message["why"])
+            case "cold":
+                self._is_cold, self._was_ready = True, False  # another one would be no better
+                self._why = str(message["why"])
             case "forked":
                 asked, pid = self._asked[message["id"]], message["pid"]
                 if type(pid) is not int:
@@ -199,7 +203,7 @@ class ZygoteClient:
                 self._give_up(asked)
         code = os.waitstatus_to_exitcode(status)
         why = self._why or (f"it ended with exit code {code}" if code >= 0 else f"signal {-code} killed it")
-        state = "lost" if self._was_ready else "failed"
+        state = "lost" if self._was_ready else "cold" if self._is_cold else "failed"
         if not self._was_ready and not self._why:
             why += " while it imported"
         self._is_ready, self._why = False, ""

@@ -338,12 +338,14 @@ class GuardianSpawner:
             self._hello.set_result(None)
 
     def _hear_of_zygote(self, state: str, why: str) -> None:
+        if state == "cold":
+            _log.warning("--preload is of no use, and Python tasks start cold: %s", why)
         if self._preloaded is not None and not self._preloaded.done():
-            if state == "ready":
+            if state != "failed":
                 self._preloaded.set_result(None)
             else:
                 self._preloaded.set_exception(ConfigurationError(f"cannot preload {why}"))
-        elif state != "ready":
+        elif state in ("lost", "failed"):
             _log.warning("the process with the preloaded modules is gone (%s): Python tasks start without it", why)
 
     def _lose(self, why: str) -> None:

@@ -107,6 +107,31 @@ async def release_waits_for_its_delay(bench: Bench) -> None:
     assert after.task.counters == Counters(ends=1), "one recorded end, and no failure"
 
 
+@case()
+async def release_counts_a_misfit(bench: Bench) -> None:
+    """S7: a worker that could never run a task has that counted, which is no budget; a redrive begins it anew."""
+    (pushed,) = await bench.pushed()
+    delivery = await bench.take()
+    for number in (1, 2):
+        await delivery.settle(Release(misfits=1))
+        if bench.capabilities.idempotent_settle:
+            await delivery.settle(Release(misfits=1))
+            with raises(LockLost, "a release that counts nothing, under the same receipt (S5)"):
+                await delivery.settle(Release())
+        delivery = await bench.take()
+        assert delivery.task.counters == Counters(ends=number, misfits=number)
+        assert not bench.capabilities.counts_deliveries or crashes(delivery) == 0
+        assert delivery.task.fingerprint() == pushed.fingerprint()
+    await delivery.settle(Release())
+    delivery = await bench.take()
+    await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
+    delivery = await bench.take()
+    assert delivery.task.counters == Counters(failures=1, ends=4, misfits=2), "what else becomes of it keeps the count"
+    await delivery.settle(MoveToDeadLetters("unplaceable", "nobody could run it"))
+    assert await bench.backend.redrive([pushed.id]) == [pushed.id]
+    assert (await bench.take()).task.counters.misfits == 0
+
+
 @case("keeps_place")
 async def release_keeps_its_place(bench: Bench) -> None:
     """What this worker has no room for is the oldest still, whoever comes next, and in whichever order they go back."""

@@ -227,6 +227,40 @@ async def test_threads_that_an_import_starts_are_told(tmp_path: Path, capfd: pyt
     assert shown.out == ""
 
 
+@pytest.mark.parametrize("holds", [True, False])
+async def test_nothing_is_forked_from_an_import_that_has_taken_a_gpu(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, holds: bool
+) -> None:
+    """What was forked could not use it: tasks start cold, and the worker says why and what to do, once.
+
+    A driver keeps its device open from the first use on; a file stands for the device.
+    """
+    device = tmp_path / "gpu0"
+    device.touch()
+    source = (
+        "import os, sys\n"
+        f"sys.modules['__main__'].GPU_DEVICES = ({str(tmp_path / 'gpu')!r},)\n"
+        f"taken = open({str(device)!r})\n"
+        f"if not {holds}: taken.close()\n"
+        "loaded_by = os.getpid()\n"
+        "def is_warm(): print(loaded_by != os.getpid())\n"
+    )
+    (tmp_path / "m.py").write_text(source)
+    path = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    async with stage("m", **path) as made:
+        for _ in range(2):
+            task = await made.call("m:is_warm", warm=True, launch={"env": environment(**path)})
+            status, output = await task.finish()
+            assert (status.exit_code, output) == (0, f"{not holds}\n")
+        await until_async(lambda: len(children(made.guardian)) == (0 if holds else 1))
+    said = [record.message for record in caplog.records]
+    assert len(said) == holds
+    if holds:
+        assert f"{device} is open once m is imported" in said[0]
+        assert "Python tasks start cold" in said[0]
+        assert "initialise CUDA in the function" in said[0]
+
+
 async def test_a_zygote_that_talks_nonsense_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = 'import os, sys\nwhile True: os.write(int(sys.argv[1]), bytes(3) + b\'\\x0e{"op":"ready"}\')'
     (tmp_path / "m.py").write_text(source)

@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
 from jobq.run.attempt.retry import (
+    MOST_MISFITS,
     Backoff,
     Leave,
     Reason,
     check_counters,
+    misplaced,
     refusal,
     unburied,
     unspent,
     verdict,
     verdict_of_caller,
 )
-from jobq.settlement import Complete, MoveToDeadLetters, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Counters, Outcome, OutcomeKind, Task
 
 BACKOFF = Backoff()
@@ -197,3 +199,20 @@ def test_what_is_given_up_never_starts_again_though_nobody_can_bury_it(
         assert refusal(task.counted(told.counters), deliveries + 1) is None, (
             "whoever may run again is not taken for one given up"
         )
+
+
+def test_s7_what_nobody_can_run_waits_for_long_and_not_for_ever() -> None:
+    """No budget pays for it; what asks for nothing is not counted, for it would fit any worker."""
+    delay = timedelta(seconds=7)
+    task = Task.new(command="x", gpus=2, needs=["a100"], budgets={"retries": 0, "preemptions": 0, "crashes": 0})
+    for number in range(1, MOST_MISFITS):
+        assert misplaced(task, delay) == Release(delay, misfits=1)
+        task = task.released(misfits=1)
+        assert task.counters == Counters(ends=number, misfits=number)
+    assert refusal(task, MOST_MISFITS) is None
+    told = misplaced(task, delay)
+    assert isinstance(told, MoveToDeadLetters)
+    assert told.reason is Reason.UNPLACEABLE
+    assert "1000 times" in told.description
+    assert "(gpus=2 needs a100)" in told.description
+    assert misplaced(Task.new(command="x"), delay) == Release(delay)

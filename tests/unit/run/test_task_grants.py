@@ -30,10 +30,11 @@ class Desk:
         self.freed += 1
 
     def place(
-        self, *, ends: int = 0, may_reserve: bool = True, place: Placement | None = None, **asked: Any
+        self, *, misfits: int = 0, may_reserve: bool = True, place: Placement | None = None, **asked: Any
     ) -> Placement:
         self._numbers += 1
-        task = Task.new(command="true", id=f"t{self._numbers}", **asked).copied({"counters": Counters(ends=ends)})
+        counters = Counters(ends=misfits, misfits=misfits)
+        task = Task.new(command="true", id=f"t{self._numbers}", **asked).copied({"counters": counters})
         delivery = ScriptedDelivery(self.clock, task=task)
         return self.grants.place(delivery, place or Placement(), may_reserve=may_reserve)
 
@@ -155,8 +156,8 @@ async def test_what_is_full_is_looked_at_again_after_a_while() -> None:
 
 async def test_delays_double_up_to_ten_minutes() -> None:
     desk = Desk()
-    for ends, most in ((0, 30), (1, 60), (2, 120), (5, 600), (40, 600)):
-        place = desk.place(needs=["a100"], ends=ends)
+    for misfits, most in ((0, 30), (1, 60), (2, 120), (5, 600), (40, 600)):
+        place = desk.place(needs=["a100"], misfits=misfits)
         assert place.admission is Admission.MISFIT
         assert most / 2 <= place.delay.total_seconds() <= most
 

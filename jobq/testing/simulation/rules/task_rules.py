@@ -224,7 +224,7 @@ class TaskRules(Trace):
                 self._check_burial(known, values[0].reason, fencing)
                 known.state = "dead"
             case "release":
-                known.task = known.task.released()
+                known.task = known.task.released(misfits=values[0].misfits)
                 known.state = "done" if known.is_stopping else "waiting"
             case "requeue":
                 task = known.task.counted(values[0].counters)
