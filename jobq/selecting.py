@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from jobq.backend import Backend, Delivery
+from jobq.errors import ConfigurationError
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.resources.room import Request, Room
 
@@ -53,3 +54,14 @@ class Selects(Protocol):
 def selecting(backend: Backend) -> Selects | None:
     """Return a backend that selects; None = it hands out what comes first."""
     return backend if backend.capabilities.selects and isinstance(backend, Selects) else None
+
+
+async def waiting_shapes(backend: Backend) -> list[WaitingShape]:
+    """Count what waits in a queue by what it asks for.
+
+    Raises:
+        ConfigurationError: the backend does not select; says what else there is.
+    """
+    if (selects := selecting(backend)) is None:
+        raise ConfigurationError("this kind of queue does not tell tasks apart; `jobq QUEUE size` counts all of them")
+    return await selects.waiting_shapes()

@@ -167,7 +167,10 @@ class Servable(Backend, Protocol):
             wait: as for `receive`.
             key: made for this call alone, hard to guess (`receipts_of`).
             former: keys of claims whose answers were lost. What they still hold comes first, renewed and with new
-                receipts, so that a give-back of the former claim, which may be under way, cannot touch it.
+                receipts, so that a give-back of the former claim, which may be under way, cannot touch it. The room
+                says nothing of it: that it fitted then is why it is held. Together with what came meanwhile it may be
+                more than fits now, which is for the worker to judge (`TaskGrants.place`), as on a store that does not
+                select: it starts what fits, and puts back the rest.
             room: as for `jobq.selecting.Selects.receive_fitting`, where the backend selects; None = all fits.
         """
         ...

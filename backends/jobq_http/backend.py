@@ -1,29 +1,26 @@
 """A queue of a jobq service behind the backend protocol. The service decides, and its clock is the only one."""
 
-import asyncio
-import logging
 import re
-import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
-from jobq.errors import ConfigurationError, JobqError, MalformedTask, PushUnknown
+from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
 from jobq.formats import strict_json
 from jobq.formats.wire_v3 import BOOKKEEPING
 from jobq.journal.wire import body_of
 from jobq.pausing import Pause
-from jobq.servable import DATABASE, Rights, all_pages
-from jobq.settlement import Release
+from jobq.resources.request import Resources
+from jobq.resources.room import Request, Room
+from jobq.selecting import WaitingShape
+from jobq.servable import Rights, all_pages
 from jobq.task import Task
 from jobq_http.batches import HttpBatches
+from jobq_http.claims import HttpClaims, mark_in
 from jobq_http.connection import HttpConnection, NoAnswer, unavailable
-from jobq_http.delivery import ClaimedTask, HttpDelivery
 from jobq_http.journal import HttpJournal
 from jobq_http.leases import HttpLeases
 from jobq_http.settle_batcher import SettleBatcher
@@ -32,25 +29,13 @@ if TYPE_CHECKING:
     from jobq_http.observations import HttpObservations
     from jobq_http.views import HttpViews
 
-# Each store that can be served keeps batches; a service of a version before them knows no such request.
-_CAPABILITIES: Final = (
-    replace(  # a receipt on the wire does not say where its task waited, which PostgreSQL has to know
-        DATABASE, max_lease=timedelta(days=7), batches=True, views=True, whole_views=True, keeps_place=False
-    )
-)
 _SECONDS: Final = 30.0
 _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
-_CLAIM_SECONDS: Final = 15.0  # beside what the claim itself waits
-_MOST_CLAIMED: Final = 100
-_MOST_WAIT_SECONDS: Final = 20.0  # of one request: proxies give up after 30 or 60
 _MOST_TASKS: Final = 10_000
 _MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
 _MOST_SHOWN: Final = 10_000
-_MOST_FORMER: Final = 16
-_LEAVE_SECONDS: Final = 2.0
 _KNOWS_NO_BATCHES: Final = re.compile(r"tasks\.[0-9]+\.'?(batch|params)'?: unknown field")
-_log: Final = logging.getLogger(__name__)
 
 
 class HttpBackend:
@@ -66,15 +51,12 @@ class HttpBackend:
         self._connection = connection
         self._settles = SettleBatcher(connection, name)
         self._query = {"queue": name}
-        # By the keys of claims without an answer: until when their leases may last, and of how many tasks.
-        self._former: dict[str, tuple[float, int]] = {}
-        self._paused: Pause | None = None  # as the last claim was told
-        self._most = _MOST_CLAIMED  # fewer once no answer has come: it may be too large to come in time
+        self._claims = HttpClaims(connection, self._settles, name)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What an SQL backend can do."""
-        return _CAPABILITIES
+        """What an SQL backend can do; whether it selects is known from the first answer on, and assumed until then."""
+        return self._claims.capabilities
 
     @property
     def leases(self) -> HttpLeases:
@@ -125,7 +107,7 @@ class HttpBackend:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._give_back_claims()
+        await self._claims.give_back()
         await self._settles.close()
         await self._connection.__aexit__(None, None, None)
 
@@ -159,64 +141,19 @@ class HttpBackend:
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Claim up to `max_tasks` by long polls; a claim whose answer was lost is asked for by the next one."""
-        if max_tasks < 1:
-            raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
-        end = time.monotonic() + wait.total_seconds()
-        while True:
-            left = max(0.0, end - time.monotonic())
-            found = await self._claim(min(max_tasks, self._most), lease, min(left, _MOST_WAIT_SECONDS))
-            if found or time.monotonic() >= end:
-                return found
+        return await self._claims.receive(max_tasks, lease, wait)
 
-    async def _claim(self, max_tasks: int, lease: timedelta | None, wait: float) -> list[Delivery]:
-        now = time.monotonic()
-        length = lease or _CAPABILITIES.default_lease
-        self._former = {key: claim for key, claim in self._former.items() if claim[0] > now}
-        # One claim alone asks for what a former one holds: two would take it over from each other (S4).
-        key, former = str(uuid.uuid4()), {each: self._former.pop(each) for each in list(self._former)[-_MOST_FORMER:]}
-        asked = {
-            "max_tasks": max_tasks,
-            "lease_seconds": length.total_seconds(),
-            "wait_seconds": wait,
-            "key": key,
-            "former": list(former),
-            "raw": True,
-        }
-        held = {**former, key: (now + wait + _CLAIM_SECONDS + length.total_seconds(), max_tasks)}
-        try:
-            answer = await self._connection.request(
-                "POST", "/api/tasks/next", asked, query=self._query, seconds=wait + _CLAIM_SECONDS
-            )
-        except NoAnswer as error:
-            self._most = max(1, max_tasks // 2)
-            raise unavailable(error) from None
-        else:
-            # What the former ones hold is given first, as far as it fits.
-            held = former if len(answer["tasks"]) == max_tasks else {}
-        finally:  # without an answer it may have claimed: also where the call was cancelled
-            self._former |= held
-        self._paused = _mark_in(answer)
-        found = [_claimed(each) for each in answer["tasks"]]
-        if len(found) == self._most:
-            self._most = min(_MOST_CLAIMED, self._most + 1)
-        return [
-            HttpDelivery(
-                self._connection, self._settles, self.name, each, timedelta(seconds=float(task["lease_seconds"]))
-            )
-            for each, task in zip(found, answer["tasks"], strict=True)
-        ]
-
-    async def _give_back_claims(self) -> None:
-        """Put back what a poll holds that was given up, or would claim yet: a proxy may not pass on that (S7)."""
-        count = sum(count for until, count in self._former.values() if until > time.monotonic())
-        if not count:
-            return
-        try:
-            async with asyncio.timeout(_LEAVE_SECONDS):
-                found = await self._claim(min(count, _MOST_CLAIMED), None, 0.0)
-                await asyncio.gather(*(held.settle(Release()) for held in found))
-        except (JobqError, TimeoutError) as error:
-            _log.debug("what a poll holds that was given up comes with its lease: %r", error)
+    async def receive_fitting(
+        self,
+        room: Room,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        worker_id: str = "",  # noqa: ARG002 - those who use a service are on many machines
+    ) -> list[Delivery]:
+        """Claim what there is room for, where the service selects; else what comes first."""
+        return await self._claims.receive(max_tasks, lease, wait, room)
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
@@ -229,7 +166,20 @@ class HttpBackend:
         """Count all four."""
         found = await self._ask("GET", "")
         counts = {name: found[name] for name in ("visible", "leased", "scheduled", "dead")}
-        return QueueStats(**counts, paused=_mark_in(found))
+        return QueueStats(**counts, paused=mark_in(found))
+
+    async def waiting_shapes(self) -> list[WaitingShape]:
+        """Count what waits by what it asks for."""
+        return [
+            WaitingShape(
+                request=Request(
+                    None if each["resources"] is None else Resources(each["resources"]),
+                    None if each["needs"] is None else tuple(each["needs"]),
+                ),
+                count=each["count"],
+            )
+            for each in (await self._ask("GET", "/shapes"))["shapes"]
+        ]
 
     async def pause(self, mark: Pause) -> None:
         """Have the service hand nothing out."""
@@ -237,11 +187,11 @@ class HttpBackend:
 
     async def resume(self) -> Pause | None:
         """Have it hand tasks out again."""
-        return _mark_in(await self._ask("DELETE", "/pause"))
+        return mark_in(await self._ask("DELETE", "/pause"))
 
     async def paused(self) -> Pause | None:
         """Return the mark that the last claim has met: a token that may claim need not be one that may count."""
-        return self._paused
+        return self._claims.paused
 
     async def hasten(self, ids: Sequence[str]) -> list[Hastened]:
         """Have the service let tasks that are put off be due now."""
@@ -309,21 +259,6 @@ def _pushed(task: Task) -> bytes:
     """Return a task as it is sent: what the queue keeps beside its body stands beside what that has, signed or not."""
     kept = task.as_dict(BOOKKEEPING)
     return task.encode()[:-1] + b"," + strict_json.dumps(kept)[1:] if kept else task.encode()
-
-
-def _mark_in(answer: dict[str, Any]) -> Pause | None:
-    mark = answer.get("paused")  # which an older service does not say
-    return None if mark is None else Pause(**{name: mark[name] for name in ("at", "by", "reason")})
-
-
-def _claimed(fields: dict[str, Any]) -> ClaimedTask:
-    return ClaimedTask(
-        id=fields["id"],
-        body=body_of(fields),
-        deliveries=fields["deliveries"],
-        checkpoint=fields["checkpoint"],
-        receipt=fields["receipt"],
-    )
 
 
 def _letters(answer: dict[str, Any]) -> list[DeadLetter]:

@@ -35,12 +35,14 @@ from jobq.local_service import SHOWS_LISTENERS, is_ours
 
 PORTS: Final = {"http": 80, "https": 443}
 _HEADER: Final = "Jobq-Service"
+_CAPABILITIES_HEADER: Final = "Jobq-Capabilities"
 _VERSION: Final = "1"
 _CONNECT_SECONDS: Final = 5.0
 _MOST_ANSWER: Final = 256 * 1024 * 1024
 _MOST_AT_ONE_GO: Final = 2**20
 _OK: Final = frozenset({200, 201, 202})
 _NO_TOKEN: Final = 401
+_REFUSED: Final = 400
 
 
 class NoAnswer(Exception):
@@ -61,7 +63,12 @@ class HttpConnection:
         url: of the service, without a path of ours.
         token: of the caller; None = none.
         token_file: has the token instead, another one after each start of the service, or is not there.
+
+    Attributes:
+        capabilities: what the service can that others cannot, by its last answer that says so; None = there was none.
     """
+
+    capabilities: frozenset[str] | None = None
 
     def __init__(self, url: str, *, token: str | None = None, token_file: Path | None = None) -> None:
         self.url = url
@@ -131,6 +138,8 @@ class HttpConnection:
                 while is_ours and not response.content.at_eof():
                     text += await response.content.read(_MOST_ANSWER)
                 status = response.status
+                if is_ours and (status in _OK or status == _REFUSED):
+                    self.capabilities = frozenset(response.headers.get(_CAPABILITIES_HEADER, "").split())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:  # never sent
             raise BackendUnavailable(
                 f"{self.url} cannot be reached: {_why(error)}; does `jobq serve` run there, and is its port open to"

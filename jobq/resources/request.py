@@ -14,7 +14,7 @@ from jobq.formats.checked import Checked, FieldError, field, kind_of
 UNIT: Final = 1000  # thousandths of one processor, or of one GPU
 _MOST: Final = 65_536
 _MOST_NEEDS: Final = 8
-_TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NUMBER: Final = re.compile(r"\d{1,6}(\.\d{1,3})?|\.\d{1,3}", re.ASCII)
 _LEAST_MEMORY_BYTES: Final = 1024 * 1024  # as of --memory-limit: less is a unit left out
 _MOST_MEMORY_BYTES: Final = 1024**5
@@ -71,7 +71,7 @@ def needs(value: Any) -> tuple[str, ...]:
 
 def tag(value: Any) -> str:
     """A name that a worker goes by."""
-    if not isinstance(value, str) or not _TAG.fullmatch(value):
+    if not isinstance(value, str) or not TAG.fullmatch(value):
         raise ValueError(f"{value!r:.80} is no tag: 1 to 63 letters, digits or ._- that begin with a letter or digit")
     return value
 

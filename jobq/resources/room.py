@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from jobq.formats.checked import Checked, field
+from jobq.formats.checked import Checked, field, number
 from jobq.resources.request import UNIT, Resources, needs
 
-_MOST: Final = 2**63 - 1
-_MOST_DEVICES: Final = 4096
-_MOST_TAGS: Final = 256
+MOST_AMOUNT: Final = 2**63 - 1
+MOST_DEVICES: Final = 256  # each is looked at for each shape of a queue
+MOST_TAGS: Final = 256
 MANY: Final = 2**31  # as many as are wanted
 
 
@@ -21,22 +21,22 @@ class Request(NamedTuple):
 
 def _amount(value: Any) -> int:
     """A number of thousandths or bytes, 0 or more."""
-    if type(value) is not int or not 0 <= value <= _MOST:
+    if type(value) is not int or not 0 <= value <= MOST_AMOUNT:
         raise ValueError(f"{value!r:.50} is no amount")
     return value
 
 
 def _devices(value: Any) -> tuple[int, ...]:
     """Thousandths of each device."""
-    if not isinstance(value, list | tuple) or len(value) > _MOST_DEVICES:
-        raise ValueError(f"is no list of at most {_MOST_DEVICES} devices")
+    if not isinstance(value, list | tuple) or len(value) > MOST_DEVICES:
+        raise ValueError(f"is no list of at most {MOST_DEVICES} devices")
     return tuple(_amount(each) for each in value)
 
 
 def _tags(value: Any) -> tuple[str, ...]:
     """Tags, any number up to a bound."""
-    if not isinstance(value, list | tuple) or len(value) > _MOST_TAGS:
-        raise ValueError(f"is no list of at most {_MOST_TAGS} tags")
+    if not isinstance(value, list | tuple) or len(value) > MOST_TAGS:
+        raise ValueError(f"is no list of at most {MOST_TAGS} tags")
     return tuple(sorted(tag for each in value for tag in needs([each])))
 
 
@@ -45,9 +45,10 @@ def _space(value: Any) -> "Space":
 
 
 def _seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
-        raise ValueError(f"{value!r:.50} is no number of seconds")
-    return float(value)
+    found = number(value)
+    if found < 0:
+        raise ValueError(f"{found} is no number of seconds")
+    return found
 
 
 def _flag(value: Any) -> bool:

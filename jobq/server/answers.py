@@ -171,6 +171,22 @@ class QueueCounts(Answer):
     paused: Annotated[PauseMark | None, Field(description="Why none is handed out now; null = they are.")]
 
 
+class WaitingShape(Answer):
+    """How many tasks wait that ask for the same of a worker."""
+
+    count: int
+    resources: Annotated[
+        dict[str, int] | None, Field(description="cpus and gpus in thousandths, mem in bytes; null = none.")
+    ]
+    needs: Annotated[list[str] | None, Field(description="Tags that a worker must have, all of them; null = none.")]
+
+
+class WaitingShapes(Answer):
+    """What waits, by what it asks for; without what is scheduled, paused or leased."""
+
+    shapes: list[WaitingShape]
+
+
 class PauseAnswer(Answer):
     """The mark that was set, or taken away."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from jobq.errors import JobqError
+from jobq.selecting import selecting
 from jobq.server import (
     batches,
     deliveries,
@@ -117,6 +118,7 @@ class App:
         self._many_valued = FairShare(_MANY_VALUED, 1)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
+        self._able = ((schemas.CAPABILITIES_HEADER, "selects"),) if selecting(places.root) is not None else ()
         parts = tasks, deliveries, leases, queues, journal, batches, views, notes, own_token, load_generator, health
         endpoints = [each for part in parts for each in part.ENDPOINTS]
         self._routes = Routes(endpoints)
@@ -149,7 +151,7 @@ class App:
             metrics.waiting.dec()
         metrics.requests.labels(name, status).inc()
         metrics.seconds.labels(name).observe(time.perf_counter() - began)
-        await _send(send, status, value, headers, is_head=scope["method"] == "HEAD")
+        await _send(send, status, value, (*headers, *self._able), is_head=scope["method"] == "HEAD")
 
     async def _answer(
         self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive

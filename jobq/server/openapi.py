@@ -28,6 +28,10 @@ _COMMON: Final = {
     504: "The store's answer was lost: it may have been done. The same request again says which.",
 }
 
+_HEADERS: Final = {
+    wire.SERVICE_HEADER: "The API's version.",
+    wire.CAPABILITIES_HEADER: "What this service can that others cannot: selects, or nothing.",
+}
 _OF_A_BODY: Final = frozenset({408, 413, 415})
 _OF_A_CALLER: Final = frozenset({401, 403, 429})
 
@@ -105,7 +109,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     return {
         str(status): {
             "description": text,
-            "headers": {wire.SERVICE_HEADER: {"schema": {"type": "string"}, "description": "The API's version."}},
+            "headers": {name: {"schema": {"type": "string"}, "description": what} for name, what in _HEADERS.items()},
             "content": _json(model) if model is not None else {"text/plain": {"schema": {"type": "string"}}},
         }
         for status, (text, model) in sorted(statuses.items())

@@ -10,6 +10,7 @@ from jobq.clearing import Cleared, ClearsInSteps, clear_in_steps
 from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.pausing import Pause, pausable
+from jobq.selecting import WaitingShape, waiting_shapes
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
@@ -65,6 +66,23 @@ async def stats(call: RequestCall) -> Reply:
     counts = {name: getattr(found, name) for name in ("visible", "leased", "scheduled", "dead")}
     paused = call.mark_of(found.paused, call.queue)
     return 200, counts | {"paused": None if paused is None else asdict(paused)}
+
+
+@ENDPOINTS.add("GET", "/{queue}/shapes", None, answers={200: answers.WaitingShapes})
+async def shapes(call: RequestCall) -> Reply:
+    """Count what could be claimed by what it asks of a worker; refused where Jobq-Capabilities does not say selects.
+
+    Scope: watch, or lease: a worker says at its end what it leaves.
+    """
+    if not call.may(Scope.LEASE, call.queue):
+        call.needs(Scope.WATCH)
+    found = await waiting_shapes(await call.backend())
+    return 200, {"shapes": [_shape(each) for each in found]}
+
+
+def _shape(found: WaitingShape) -> dict[str, Any]:
+    resources, needs = found.request
+    return {"count": found.count, "resources": resources and resources.as_dict(), "needs": needs}
 
 
 @ENDPOINTS.add("PUT", "/{queue}/pause", Scope.OPERATE, body=schemas.QueuePause, answers={202: answers.PauseAnswer})

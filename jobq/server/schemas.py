@@ -30,10 +30,13 @@ from jobq.journal.records import (
 )
 from jobq.journal.store import MOST_IDS
 from jobq.pausing import MOST_CHARACTERS
+from jobq.resources.request import TAG
+from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS
 from jobq.task_client import checked_checkpoint
 
 API_VERSION: Final = "1"
 SERVICE_HEADER: Final = "Jobq-Service"  # without it an answer is not this service's: a proxy's, or a stranger's
+CAPABILITIES_HEADER: Final = "Jobq-Capabilities"  # what this service can that others cannot, in words: selects
 MAX_TASKS: Final = 10_000
 MAX_CLAIM: Final = 100
 MAX_SETTLES: Final = 500
@@ -81,6 +84,9 @@ Resource = Annotated[str, Field(pattern=RESOURCE["pattern"], max_length=RESOURCE
 Id = Annotated[Shown, Field(min_length=1, max_length=200)]
 WHOLE: Final = BeforeValidator(_whole)  # last of all: else the bounds are not in the OpenAPI
 Token = Annotated[int, Field(ge=1, le=MAX_TOKEN), WHOLE]
+Amount = Annotated[int, Field(ge=0, le=MOST_AMOUNT), WHOLE]
+Devices = Annotated[list[Amount], Field(max_length=MOST_DEVICES)]
+Tag = Annotated[str, Field(pattern=f"^{TAG.pattern}$")]
 
 
 class Body(BaseModel):
@@ -112,6 +118,31 @@ class NewTasks(Body):
     key: Annotated[Key | None, Field(description="Names tasks without an id: the same call again adds nothing.")] = None
 
 
+class SpaceBody(Body):
+    """A part of a machine, or all that is offered of it."""
+
+    cpus: Annotated[Amount, Field(description="Processors, in thousandths.")] = 0
+    mem: Annotated[Amount, Field(description="Bytes of memory.")] = 0
+    gpus: Annotated[Devices, Field(description="Of each whole GPU, in thousandths.")] = []
+    parts: Annotated[Devices, Field(description="Of each part of a GPU (MIG), of which a task gets one.")] = []
+
+
+class RoomBody(Body):
+    """What one worker can start now."""
+
+    free: SpaceBody = SpaceBody()
+    total: Annotated[SpaceBody, Field(description="What there is when nothing runs.")] = SpaceBody()
+    tags: Annotated[list[Tag], Field(max_length=MOST_TAGS, description="Of the worker.")] = []
+    counts_slots: Annotated[bool, Field(description="A task that asks for no processor takes one.")] = False
+    reserves_after: Annotated[
+        Seconds | None,
+        Field(
+            description="Seconds for which a task must have been overtaken before it is handed out though it fits"
+            " total alone. None = it is not."
+        ),
+    ] = None
+
+
 class ClaimRequest(Body):
     """A request for tasks."""
 
@@ -124,6 +155,12 @@ class ClaimRequest(Body):
         Field(max_length=16, description="Keys of claims whose answers were lost: what they hold comes first."),
     ] = []
     raw: Annotated[bool, Field(description="Give bodies as they are stored instead of tasks.")] = False
+    room: Annotated[
+        RoomBody | None,
+        Field(
+            description="Give tasks that fit alone, where Jobq-Capabilities says selects, and fit together. None = all."
+        ),
+    ] = None
 
 
 class BeatBody(Body):

@@ -15,6 +15,8 @@ from jobq.formats import strict_json, wire_v3
 from jobq.journal.wire import body_fields
 from jobq.pausing import Pausable, mark_field
 from jobq.racing import first_done
+from jobq.resources.room import Room
+from jobq.selecting import selecting
 from jobq.servable import HeldDelivery, Kind, ListedTask
 from jobq.server import answers, schemas
 from jobq.server.deliveries import no_task
@@ -89,10 +91,11 @@ async def claim(call: RequestCall) -> Reply:
     # Bound to the caller and the queue: a key that somebody else knows finds nothing of his.
     bound = [f"{call.caller} {call.queue} {key}" for key in (body.key or str(uuid4()), *body.former)]
     wait = timedelta(seconds=body.wait_seconds)
+    more = {} if body.room is None or selecting(backend) is None else {"room": Room(body.room.model_dump())}
     for key in bound[1:]:  # whoever stands between may not pass on that its client has hung up
         if (gone := call.service.claiming.get(key)) is not None:
             gone.set()
-    claiming = asyncio.ensure_future(backend.claim(body.max_tasks, lease, wait, key=bound[0], former=bound[1:]))
+    claiming = asyncio.ensure_future(backend.claim(body.max_tasks, lease, wait, key=bound[0], former=bound[1:], **more))
     call.service.claiming[bound[0]] = call.gone
     try:
         found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if body.wait_seconds else claiming)

@@ -127,7 +127,7 @@ class Pusher:
         backend: an entered backend; its tasks are signed where the settings that it was opened with name a key.
         creates: whether to make a missing queue, for which a mere sender has no right.
         on_created: called when it was made, not for what is missing beside a queue.
-        on_acknowledged: given the ids of each push.
+        on_acknowledged: given the tasks of each push.
         batch: to which all tasks belong; None = to what each says itself.
 
     Raises:
@@ -145,7 +145,7 @@ class Pusher:
         *,
         creates: bool = True,
         on_created: Callable[[], None] = lambda: None,
-        on_acknowledged: Callable[[Sequence[str]], None] = lambda _ids: None,
+        on_acknowledged: Callable[[Sequence[Task]], None] = lambda _tasks: None,
         batch: str | None = None,
     ) -> None:
         self.count = self.known = 0
@@ -181,7 +181,7 @@ class Pusher:
                 self._on_created()
             ids = await self._push(tasks)
         self.count += len(ids)
-        self._on_acknowledged(ids)
+        self._on_acknowledged(tasks)
         return ids
 
     async def push_to_its_end(self, tasks: Sequence[Task]) -> None:

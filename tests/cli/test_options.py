@@ -48,7 +48,7 @@ NO_VARIABLE: Final = {
     "fanout": {
         **dict.fromkeys(("--sql", "--key", "--lines", "--blobs", "--command", "--batch"), _WHAT),
         **dict.fromkeys(("--accept-changes", "--skip-refused"), _WHAT),
-        **dict.fromkeys(("--timeout", "--priority"), _OF_TASKS),
+        **dict.fromkeys(("--timeout", "--priority", "--cpus", "--gpus", "--mem", "--needs"), _OF_TASKS),
         "--no-create": "as for push",
         **dict.fromkeys(("--dry-run", "--json"), _ANSWER),
     },

@@ -96,3 +96,15 @@ def test_what_auto_comes_to(jobq: Jobq) -> None:
     assert found["why"].keys() == {"cpus", "memory", "gpus"}
     hidden = jobq("hwdetect", env={"CUDA_VISIBLE_DEVICES": "2,3"}).out
     assert "2,3          CUDA_VISIBLE_DEVICES is '2,3'" in hidden
+
+
+def test_a_fanout_asks_as_a_push_does(jobq: Jobq) -> None:
+    """And nothing is said of it where the queue tells tasks apart."""
+    (jobq.folder / "lines").write_text("one\ntwo\n")
+    asked = ("--cpus", "2", "--gpus", "0.5", "--mem", "1G", "--needs", "eu", "--needs", "a100")
+    shown = jobq("demo", "fanout", "lines", "--lines", "lines", *asked, "--", "echo", "{line}")
+    assert "whatever that asks for" not in shown.err
+    tasks = [json.loads(line)["task"] for line in jobq("demo", "peek", "--json").out.splitlines()]
+    wanted = ({"cpus": 2000, "gpus": 500, "mem": 1024**3}, ["a100", "eu"])
+    assert [(task["resources"], task["needs"]) for task in tasks] == [wanted] * 2
+    assert "0' is no number above 0" in jobq("demo", "fanout", "n", "--cpus", "0", code=2).err.replace("\n", " ")

@@ -664,8 +664,22 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_many_dead_letters.py::test_what_was_purged_before_an_answer_was_lost_is_told",
     ),
     Mutant(
+        name="who leaves a service claims what is not wanted",
+        file="backends/jobq_http/claims.py",
+        text="asked = _NO_ROOM if self.capabilities.selects else None",
+        wrong="asked = None",
+        test="tests/service/test_claims_by_shape.py::test_who_leaves_takes_nothing_more",
+    ),
+    Mutant(
+        name="each service is taken for one that selects",
+        file="backends/jobq_http/connection.py",
+        text='frozenset(response.headers.get(_CAPABILITIES_HEADER, "").split())',
+        wrong='frozenset({"selects"})',
+        test="tests/service/test_claims_by_shape.py::test_a_service_of_a_version_before_hands_out_what_comes_first",
+    ),
+    Mutant(
         name="an answer that is too large is asked for again and again",
-        file="backends/jobq_http/backend.py",
+        file="backends/jobq_http/claims.py",
         text="self._most = max(1, max_tasks // 2)",
         wrong="pass",
         test="tests/service/test_lost_answers.py::test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts",

@@ -36,3 +36,9 @@ async def proxy(server: HttpServer) -> AsyncIterator[TcpProxy]:
 async def near(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
     async with HttpBackend(HttpConnection(server.url), queue) as made:
         yield made
+
+
+@pytest.fixture
+async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
+    async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
+        yield made

@@ -39,12 +39,6 @@ LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]
 THEN = Task.new(command="python merge.py", id="then").encode().decode()
 
 
-@pytest.fixture
-async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
-        yield made
-
-
 def signed(id_: str = "signed") -> Task:
     """A task of wire version 3, by a signature that nobody here looks at."""
     work = json.dumps({"id": id_, "command": "echo signed"})

@@ -112,3 +112,28 @@ def test_what_is_nested_deep_over_http_ends_like_anything_else(jobq: Jobq, serve
     (dead,) = jobq(spec, "dead", "list", "--json").objects
     assert dead["reason"] == "failed", dead
     assert jobq(spec, "size", "--json").objects == [{"visible": 0, "leased": 0, "scheduled": 0, "dead": 1}]
+
+
+def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq, served: HttpServer) -> None:
+    """And touches nothing of what it cannot run."""
+    spec = f"{served.url}/shapes"
+    jobq(spec, "push", "--gpus", "1", stdin="true\n" * 50)
+    jobq(spec, "push", "--cpus", "1", "-c", "echo small")
+    jobq(spec, "push", "-c", "echo plain")
+    shown = jobq(spec, "worker", "--cpus", "1")
+    assert "small" in shown.out
+    assert "plain" in shown.out
+    assert "50 tasks wait that this worker cannot run: gpus=1 (50)" in shown.err
+    size, peek = jobq.all([spec, "size", "--by", "shape", "--json"], [spec, "peek", "-n", "100", "--json"], code=0)
+    assert size.objects == [{"visible": 50, "gpus": 1000}]
+    assert [task["deliveries"] for task in peek.objects] == [0] * 50
+
+
+def test_what_is_freed_is_used_at_once(jobq: Jobq, served: HttpServer) -> None:
+    """The claim that waits for less room is given up for one with more."""
+    spec = f"{served.url}/freed"
+    jobq(spec, "push", "--cpus", "1", "-c", "sleep 2; date +%s.%N > ended", "-c", "sleep 12")
+    jobq(spec, "push", "--cpus", "2", "-c", "date +%s.%N > began")
+    jobq(spec, "worker", "-n", "3", "--cpus", "3", "--reserve", "0")
+    ended, began = (float((jobq.folder / name).read_text()) for name in ("ended", "began"))
+    assert 0 < began - ended < 5  # and not when the other one has ended

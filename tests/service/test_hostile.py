@@ -37,6 +37,7 @@ _PATHS: Final = (
 _VALUES: Final = (
     b'{"tasks":[{"command":"true"}]}',
     b'{"max_tasks":1,"lease_seconds":10.0}',
+    b'{"room":{"free":{"cpus":1000,"gpus":[1000]},"tags":["a"],"reserves_after":1.0}}',
     b'{"resource":"n","ttl":10.0}',
     b'{"ids":["a"]}',
     b'{"tasks":[{"command":1e999,"argv":[]}]}',

@@ -5,9 +5,8 @@ import json
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,15 +21,12 @@ from jobq_http import HttpBackend, HttpConnection
 from jobq_http.delivery import HttpDelivery
 from tests.service.server import HttpServer
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 NOW = timedelta(0)
 LEASE = timedelta(seconds=30)
 LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]
-
-
-@pytest.fixture
-async def far(proxy: TcpProxy, queue: str) -> AsyncIterator[HttpBackend]:
-    async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), queue) as made:
-        yield made
 
 
 @pytest.mark.parametrize("lost", LOST)

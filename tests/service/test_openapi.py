@@ -75,5 +75,6 @@ def test_it_tells_of_every_endpoint(server: HttpServer) -> None:
     wanted |= {f"POST /api/queues/{{queue}}/views/{verb}" for verb in VERBS}
     wanted |= {f"POST /api/queues/{{queue}}/notes/{verb}" for verb in ("put", "page", "drop", "ended", "line")}
     wanted |= {"POST /api/views/queues", "GET /api/token", "POST /api/queues/{queue}/hasten"}
+    wanted |= {"GET /api/queues/{queue}/shapes"}
     wanted |= {"GET /healthz", "GET /readyz", "GET /metrics"}
     assert wanted <= told

@@ -9,6 +9,7 @@ import click
 from jobq.cli import completions
 from jobq.cli.common import ProgramCommand, json_option, program_of, read_settings, run_async, spec_of, time_limit
 from jobq.cli.display import terminal
+from jobq.cli.submit.push_options import asking
 
 if TYPE_CHECKING:
     from jobq.settings import Settings
@@ -63,6 +64,7 @@ class _FanoutCommand(ProgramCommand):
     "--timeout", metavar="DURATION", callback=time_limit, help="How long one attempt may run. Default: no limit."
 )
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
+@asking
 @click.option("--num-retries", type=click.IntRange(min=0), metavar="N", help="Runs after a failure. Default: 3.")
 @click.option(
     "--accept-changes", is_flag=True, help="With --lines: lines that are not queued yet may have changed meanwhile."
@@ -83,6 +85,10 @@ def fanout(
     batch: int,
     timeout: timedelta | None,
     priority: int | None,
+    cpus: str | None,
+    gpus: str | None,
+    mem: str | None,
+    needs: tuple[str, ...],
     num_retries: int | None,
     accept_changes: bool,
     dry_run: bool,
@@ -117,6 +123,10 @@ def fanout(
         priority=priority,
         trace_context=ctx.with_resource(traced_push(queue.queue, queue.scheme, settings.telemetry)),
         budgets=budgets_of(settings),
+        cpus=cpus,
+        gpus=gpus,
+        mem=mem,
+        needs=needs or None,
     )
     mend = "mend it and go on with --accept-changes, or " if records.file is not None else ""
     tasks = RecordTasks(

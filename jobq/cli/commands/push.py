@@ -18,7 +18,7 @@ from jobq.cli.common import (
     time_limit,
 )
 from jobq.cli.submit.push_options import (
-    asked_of,
+    asking,
     call_of,
     check_batch,
     check_rules,
@@ -98,17 +98,7 @@ class _PushCommand(ProgramCommand):
 )
 @click.option("--delay", metavar="DURATION", callback=duration, help="How long to wait before they may start.")
 @click.option("--priority", type=int, metavar="N", help="Higher first, where the queue knows priorities. Default: 0.")
-@click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs, as in 4 or 0.5.")
-@click.option(
-    "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
-)
-@click.option(
-    "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
-)
-@click.option(
-    "--needs", metavar="TAG", multiple=True, callback=asked_of,
-    help="A tag that its worker must have (worker --tag); may be repeated, and it must have all.",
-)  # fmt: skip
+@asking
 @click.option("--id", "id_", metavar="ID", help="Name the one task; queueing the same id again changes nothing.")
 @click.option(
     "--dedup-by-content",

@@ -84,11 +84,9 @@ def size(ctx: click.Context, fail_if_empty: bool, by: str | None, as_json: bool)
 
 async def _put_shapes(backend: "Backend", *, as_json: bool) -> None:
     from jobq.resources.request import described  # noqa: PLC0415 - for few
-    from jobq.selecting import selecting  # noqa: PLC0415 - as above
+    from jobq.selecting import waiting_shapes  # noqa: PLC0415 - as above
 
-    if (selects := selecting(backend)) is None:
-        raise ConfigurationError("this kind of queue does not tell tasks apart; `jobq QUEUE size` counts all of them")
-    found = sorted(await selects.waiting_shapes(), key=lambda each: -each.count)
+    found = sorted(await waiting_shapes(backend), key=lambda each: -each.count)
     if not as_json:
         rows = [(str(each.count), described(*each.request) or "nothing") for each in found]
         width = max([len("visible"), *(len(count) for count, _ in rows)])

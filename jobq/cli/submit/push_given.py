@@ -69,17 +69,6 @@ class Echo:
             raise IdsLost(f"{are} could not be written")
 
 
-def pusher_to(backend: Backend, echo: Echo, *, creates: bool = True, batch: str | None = None) -> Pusher:
-    """Return what pushes for the command line: it prints ids, and says that it made a queue."""
-    return Pusher(
-        backend,
-        creates=creates,
-        on_created=lambda: say_created(backend),
-        on_acknowledged=echo.acknowledged,
-        batch=batch,
-    )
-
-
 @dataclass(kw_only=True)
 class HowToPush:
     """What the options of one `push` say, wherever its tasks come from.
@@ -101,11 +90,30 @@ class HowToPush:
     creates: bool
     names: str | None
     batch: "BatchPush | None" = None
+    _has_warned: bool = False
 
     def pusher(self, backend: Backend) -> Pusher:
-        """Return what pushes to a queue."""
-        batch = None if self.batch is None else self.batch.name
-        return pusher_to(backend, self.echo, creates=self.creates, batch=batch)
+        """Return what pushes to a queue, prints ids, and says that it made it."""
+        return Pusher(
+            backend,
+            creates=self.creates,
+            on_created=lambda: say_created(backend),
+            on_acknowledged=lambda tasks: self._acknowledged(backend, tasks),
+            batch=None if self.batch is None else self.batch.name,
+        )
+
+    def _acknowledged(self, backend: Backend, tasks: Sequence[Task]) -> None:
+        """Print the ids, and say once what tasks that ask for something cost where the queue does not select."""
+        self.echo.acknowledged([task.id for task in tasks])
+        if self._has_warned or backend.capabilities.selects:
+            return
+        if any(task.resources is not None or task.needs is not None for task in tasks):
+            self._has_warned = True
+            terminal.warn(
+                f"{backend.name} hands out the oldest task, whatever that asks for, and workers that cannot run it put"
+                " it back for a while: push tasks that ask for different things to different queues, each with its own"
+                " workers, see `jobq help resources`"
+            )
 
     def connected(self, push: Callable[[Backend], Awaitable[int]], **more: bool) -> int:
         """Connect to the queue, push, and wait if that is wanted; return the exit code. More: as `with_queue`."""

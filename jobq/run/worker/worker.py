@@ -288,7 +288,7 @@ class Worker:
             chance=self._host.chance,
             on_lost=self._empty.doubt,
             outage=supervisor.outage,
-            outdated=self._grants.room_grows if selecting(self._backend) else lambda: None,
+            outdated=lambda: self._grants.room_grows() if selecting(self._backend) else None,
         )
         try:
             while self._left and not self._stopping.receiving.is_set():

@@ -15,6 +15,7 @@ COMMANDS: dict[tuple[str, ...], set[str]] = {
     ("push", "-c", "true"): {"pushes"},
     ("pull",): {"works"},
     ("size",): {"counts", "looks", "reads", "tends"},
+    ("size", "--by", "shape"): {"counts", "looks", "reads", "tends"},
     ("ps",): {"looks", "reads", "tends"},
     ("peek",): {"reads"},
     ("cancel", "waits"): {"tends"},

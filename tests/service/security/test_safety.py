@@ -58,6 +58,7 @@ def server(spec: str, folder: Path, tokens: dict[str, str]) -> Iterator[HttpServ
 
 SCOPES = ("enqueue", "lease", "settle", "watch", "view", "read", "operate", "admin")
 GIVEN_BY = {"watch": {"watch", "view", "read"}, "view": {"view", "read"}, "operate": {"operate", "admin"}}
+GIVEN_BY["watch or lease"] = GIVEN_BY["watch"] | {"lease"}
 # What each scope permits.
 CALLS: dict[str, tuple[str, str, Any, str]] = {
     "push": ("POST", "/api/tasks", {"tasks": [{"command": "true"}]}, "enqueue"),
@@ -74,6 +75,7 @@ CALLS: dict[str, tuple[str, str, Any, str]] = {
     "letters": ("GET", "/api/queues/demo/dead-letters", None, "read"),
     "count": ("GET", "/api/queues/demo", None, "watch"),
     "counts": ("GET", "/api/queues/demo/journal/stats", None, "watch"),
+    "shapes": ("GET", "/api/queues/demo/shapes", None, "watch or lease"),
     "metrics": ("GET", "/metrics", None, "watch"),
     "cancel": ("POST", "/api/queues/demo/journal/cancel", {"ids": []}, "operate"),
     "hasten": ("POST", "/api/queues/demo/hasten", {"ids": []}, "operate"),
