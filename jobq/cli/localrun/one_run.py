@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobq.backend import Backend
 from jobq.cli.display import live_view, terminal
 from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.cli.localrun.input_feed import Feed, LineInput, RunInput
@@ -96,16 +97,12 @@ class OneRun:
                     resume=resume,
                     reads_input=source is not None,
                     may_begin=partial(_may_begin, source, resume=resume, resume_failed=resume_failed),
+                    on_resume=partial(_prepare, offer=offer, resume_failed=resume_failed),
                     again=self._again,
                 )
             )
             backend = await stack.enter_async_context(entered)
             joblog = stack.enter_context(JobLog(self._joblog, append=resume) if self._joblog else nullcontext())
-            if resume_failed:
-                while dead := await backend.dead_letters(500):
-                    await backend.redrive([letter.id for letter in dead])
-            if resume and (lacks := await Leftovers(backend, SystemClock()).misfits(offer)):
-                raise ConfigurationError(f"{lacks}; go on with the options --cpus, --gpus and --mem that it began with")
             feed = None
             if source is not None:
                 on_end = None if named is None else named.input_is_queued
@@ -180,6 +177,14 @@ async def _may_begin(source: RunInput | None, *, resume: bool, resume_failed: bo
     if resume_failed or source is None:
         return False
     return not resume or not await source.is_empty()
+
+
+async def _prepare(backend: Backend, *, offer: Offer, resume_failed: bool) -> None:
+    """See to what an earlier run has left; raises ConfigurationError where some of it could never run."""
+    while resume_failed and (dead := await backend.dead_letters(500)):
+        await backend.redrive([letter.id for letter in dead])
+    if lacks := await Leftovers(backend, SystemClock()).misfits(offer):
+        raise ConfigurationError(f"{lacks}; go on with the options --cpus, --gpus and --mem that it began with")
 
 
 def _summary(here: LocalRun, seconds: float) -> dict[str, Any]:
