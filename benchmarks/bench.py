@@ -1,6 +1,6 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [shared] [spawn] [call] [memory] [start] [worker] [run] [journal]
+python -m benchmarks.bench [sqlite] [claim] [shapes] [shared] [spawn] [call] [memory] [start] [worker] [run] [journal]
     [telemetry] [signing] [--rounds N] [--scale SHARE] [--json]
 """
 
@@ -18,6 +18,7 @@ from benchmarks.local import (
     journal,
     memory,
     run_rate,
+    shape_claims,
     shared_file,
     signing,
     spawn_rate,
@@ -31,6 +32,7 @@ from benchmarks.sections import Options
 SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "sqlite": bare_sqlite.measure,
     "claim": claim_depth.measure,
+    "shapes": shape_claims.measure,
     "shared": shared_file.measure,
     "spawn": spawn_rate.measure,
     "call": call_cost.measure,

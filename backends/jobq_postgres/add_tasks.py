@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any, Final, Self
 
 from jobq.errors import DuplicateTask, JobqError
+from jobq.resources import shapes
 from jobq.task import Task
+from jobq_postgres import shape_sql
 
 COPY_FROM: Final = 200  # tasks; below, one statement is as fast
 
@@ -75,6 +77,7 @@ class NewTask:
     task: Task
     body: bytes
     fingerprint: bytes
+    shape: int = shapes.NO_SHAPE
 
     @classmethod
     def of(cls, queue: int, task: Task) -> Self:
@@ -95,7 +98,12 @@ class NewTask:
 
     @property
     def rank(self) -> int:  # noqa: D102
-        return -self.task.priority
+        return shapes.rank(self.shape, self.task.priority)
+
+    @property
+    def request(self) -> str:
+        """What it asks for; empty = nothing."""
+        return shapes.text_of(self.task.resources, self.task.needs)
 
     @property
     def not_before(self) -> float | None:  # noqa: D102
@@ -123,6 +131,26 @@ class Expired(Exception):
 
     def __init__(self, ids: list[str]) -> None:
         self.ids = ids
+
+
+async def shaped(connection: Any, tasks: Sequence[tuple[int, NewTask]]) -> list[tuple[int, NewTask]]:
+    """Return the tasks with the shapes of what they ask for, made where they are new.
+
+    Args:
+        connection: in a transaction that has added nothing yet.
+        tasks: each with the number of its call.
+
+    Raises:
+        PushRefused: the first call that would make more shapes than a queue may have.
+    """
+    queue = tasks[0][1].queue
+    numbers = await shape_sql.numbers_of(connection, queue, (task.request for _, task in tasks))
+    for number, task in tasks:
+        if task.request not in numbers:
+            known = {text for (text,) in await connection.fetch(shape_sql.REQUESTS, queue)}
+            wanted = {each.request for at, each in tasks if at == number} - {""}
+            raise PushRefused({number: shapes.too_many(known | wanted)})
+    return [(number, replace(task, shape=numbers[task.request])) for number, task in tasks]
 
 
 async def refuse_known(connection: Any, tasks: Sequence[tuple[int, NewTask]], ids_kept: timedelta) -> None:

@@ -11,8 +11,8 @@ batches first, in the order of their numbers, and then tasks, in that of `seq`.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import asyncpg
@@ -20,11 +20,13 @@ import asyncpg
 from jobq.batch_plan import Plan, under_another_id
 from jobq.batches import BatchState, rounds_of, rounds_with
 from jobq.errors import MalformedTask
+from jobq.resources.shapes import NO_SHAPE, text_of
 from jobq.servable import IDS_KEPT
 from jobq.task import Task
 from jobq_postgres import batch_rows
 from jobq_postgres.add_tasks import ADD, EPOCH, FORGET_EXPIRED, NewTask, columns, lowest_of
 from jobq_postgres.cancel import cancel_held
+from jobq_postgres.shape_sql import numbers_of
 
 _log: Final = logging.getLogger(__name__)
 ROWS_AT_ONCE: Final = 1000  # of the outbox
@@ -134,20 +136,26 @@ async def _look(connection: Any, queue: int, row: Any, done: Advanced) -> bool:
     rounds = rounds_with(row["rounds"], row["round"], found["now"], batch_rows.counts(found))
     await connection.execute(FINISH, row["batch_id"], found["now"], rounds)
     if tasks:
+        # What would be one shape too many is handed out as if it asked for nothing: whom it does not fit gives it back.
+        numbers = await numbers_of(connection, queue, (text_of(task.resources, task.needs) for task in tasks))
         await connection.execute(FORGET_EXPIRED, queue, [task.id for task in tasks], IDS_KEPT)
         try:
             async with connection.transaction():
-                added = await _add(connection, queue, tasks)
+                added = await _add(connection, queue, tasks, numbers)
         except asyncpg.UniqueViolationError:  # somebody has given another task such an id
             known = {each[0] for each in await connection.fetch(KNOWN, queue, [task.id for task in tasks])}
             free = [under_another_id(task) if task.id in known else task for task in tasks]
-            added = await _add(connection, queue, free)  # should another be taken just now, the next step does it all
+            added = await _add(
+                connection, queue, free, numbers
+            )  # should another be taken just now, the next step does it all
         for rank, position in added.items():
             done.lowest[rank] = min(position, done.lowest.get(rank, position))
     return True
 
 
-async def _add(connection: Any, queue: int, tasks: Sequence[Task]) -> dict[int, int]:
+async def _add(connection: Any, queue: int, tasks: Sequence[Task], numbers: Mapping[str, int]) -> dict[int, int]:
     """Add tasks to the queue that are all new; return what became ready, by rank."""
     epoch = int(await connection.fetchval(EPOCH))
-    return lowest_of(await connection.fetch(ADD, *columns([NewTask.of(queue, task.in_epoch(epoch)) for task in tasks])))
+    new = [NewTask.of(queue, task.in_epoch(epoch)) for task in tasks]
+    added = [replace(each, shape=numbers.get(each.request, NO_SHAPE)) for each in new]
+    return lowest_of(await connection.fetch(ADD, *columns(added)))

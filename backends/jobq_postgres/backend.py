@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -32,7 +32,7 @@ from jobq.servable import (
 )
 from jobq.settlement import Release
 from jobq.task import Task
-from jobq_postgres import errors, migrations, queue_admin, task_listing
+from jobq_postgres import errors, migrations, queue_admin, shape_sql, task_listing
 from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.batches import PostgresBatches
 from jobq_postgres.connections import Connections, queue_number
@@ -44,13 +44,16 @@ from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.push import call_of
 from jobq_postgres.settle import Change, LeasedRow
+from jobq_postgres.shape_sql import Wanted
 
 if TYPE_CHECKING:
+    from jobq.resources.room import Room
+    from jobq.selecting import WaitingShape
     from jobq_postgres.observations import PostgresObservations
     from jobq_postgres.passing_lane import PassingLane
     from jobq_postgres.views import PostgresViews
 
-_CAPABILITIES: Final = replace(DATABASE, batches=True, views=True, whole_views=True)
+_CAPABILITIES: Final = replace(DATABASE, selects=True, batches=True, views=True, whole_views=True)
 _TOLD_SECONDS: Final = 10.0  # for which an empty queue is none while something follows from the ends of tasks
 _TOLD_POLL_SECONDS: Final = 0.05
 _log: Final = logging.getLogger(__name__)
@@ -194,8 +197,33 @@ class PostgresBackend:
         """Claim up to `max_tasks`; woken by NOTIFY, and by looking each second where that was not heard."""
         return list(await self._receive(max_tasks, lease, wait))
 
+    async def receive_fitting(
+        self,
+        room: "Room",
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        worker_id: str = "",  # noqa: ARG002 - of what shares a machine
+    ) -> list[Delivery]:
+        """Claim what there is room for."""
+        return list(await self._receive(max_tasks, lease, wait, room=room))
+
+    async def waiting_shapes(self) -> "list[WaitingShape]":
+        """Count what waits by what it asks for."""
+        links = self._links or await self._linked()
+        found: list[WaitingShape] = await links.look(lambda connection: shape_sql.waiting(connection, links.queue))
+        return found
+
     async def claim(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, *, key: str, former: Sequence[str]
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        *,
+        key: str,
+        former: Sequence[str],
+        room: "Room | None" = None,
     ) -> list[PostgresDelivery]:
         """Claim with receipts that follow from a key; see `jobq.servable.Servable`."""
         receipts = [UUID(receipt) for receipt in receipts_of(key, min(max_tasks, MOST_CLAIMED))]
@@ -208,7 +236,7 @@ class PostgresBackend:
                 raise AnswerLost(str(error)) from None
             if rows:
                 return [self._delivery(links, row, length, served=True) for row in rows]
-        return await self._receive(len(receipts), lease, wait, receipts)
+        return await self._receive(len(receipts), lease, wait, receipts, room)
 
     def _delivery(self, links: Connections, row: LeasedRow, lease: timedelta, *, served: bool) -> PostgresDelivery:
         journaled = self._keep is not None
@@ -261,17 +289,24 @@ class PostgresBackend:
             raise AnswerLost(str(error)) from None
 
     async def _receive(
-        self, max_tasks: int, lease: timedelta | None, wait: timedelta, receipts: Sequence[UUID] = ()
+        self,
+        max_tasks: int,
+        lease: timedelta | None,
+        wait: timedelta,
+        receipts: Sequence[UUID] = (),
+        room: "Room | None" = None,
     ) -> list[PostgresDelivery]:
         if max_tasks < 1:
             raise ConfigurationError(f"cannot receive {max_tasks} tasks; ask for at least one")
         length = lease or DATABASE.default_lease
         end = self._clock.boottime() + wait.total_seconds()
         links = self._links or await self._linked()
+        wanted = Wanted(room)
         while True:
             changed = self._changed  # taken before the claim: what changes after it wakes us
+            has_news = partial(links.claimer.has_news, wanted, links.claimer.notes)
             is_last = self._clock.boottime() >= end
-            rows = await self._claim(links, max_tasks, length, thorough=is_last, receipts=receipts)
+            rows = await self._claim(links, max_tasks, length, wanted, thorough=is_last, receipts=receipts)
             if (receipts or self._keep is None) and any(row.cancel_requested for row in rows):
                 rows = [row for row in rows if not await self._ended_canceled(links, row)]
                 if not rows:
@@ -282,11 +317,11 @@ class PostgresBackend:
                 # What is to be run when a batch has ended may be about to come; others may be at it.
                 if not links.claimer.is_told or self._clock.boottime() >= end + _TOLD_SECONDS:
                     return []
-                await self._until(changed, _TOLD_POLL_SECONDS)
+                await self._until(changed, _TOLD_POLL_SECONDS, has_news)
                 continue
             left = end - self._clock.boottime()
             poll = _POLL_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - so that many workers do not look in step
-            await self._until(changed, min(left, links.claimer.next_due, poll))
+            await self._until(changed, min(left, links.claimer.next_due, poll), has_news)
 
     async def _ended_canceled(self, links: Connections, row: LeasedRow) -> bool:
         """End a claimed task that is to be canceled, whose worker would not know; return whether it was one (S1)."""
@@ -298,9 +333,16 @@ class PostgresBackend:
         return True
 
     async def _claim(
-        self, links: Connections, max_tasks: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID]
+        self,
+        links: Connections,
+        max_tasks: int,
+        lease: timedelta,
+        wanted: Wanted,
+        *,
+        thorough: bool,
+        receipts: Sequence[UUID],
     ) -> list[LeasedRow]:
-        claiming = links.claim(max_tasks, lease, thorough=thorough, receipts=receipts)
+        claiming = links.claim(max_tasks, lease, thorough=thorough, receipts=receipts, wanted=wanted)
         try:
             return await asyncio.shield(claiming)
         except NoAnswer as error:
@@ -323,11 +365,13 @@ class PostgresBackend:
         self._giving_back.add(task)
         task.add_done_callback(self._giving_back.discard)
 
-    async def _until(self, changed: asyncio.Event, seconds: float) -> None:
-        """Return when something may have become ready, or after that time."""
+    async def _until(self, changed: asyncio.Event, seconds: float, has_news: Callable[[], bool]) -> None:
+        """Return when some of what is wanted may have become ready, or after that time."""
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
                 await changed.wait()
+                while not has_news():
+                    await self._changed.wait()
         except TimeoutError:
             pass
 

@@ -1,4 +1,4 @@
-"""Adding tasks to batches: no push is in flight after a seal.
+"""Adding tasks of batches, and those with params or that ask for something: no push is in flight after a seal.
 
 Each transaction that adds tasks to a batch holds an advisory lock that it shares with other pushes, and who seals the
 batch takes it alone. It is not the lock of its row: who wants that alone is overtaken by all who share it, so that a
@@ -21,6 +21,7 @@ from jobq_postgres.add_tasks import (
     copy,
     lowest_of,
     refuse_known,
+    shaped,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ KNOWN: Final = """
 """
 
 
-async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]], ids_kept: timedelta) -> dict[int, int]:
-    """Add tasks of batches, and with params, in one transaction.
+async def add_in_steps(connection: Any, tasks: list[tuple[int, NewTask]], ids_kept: timedelta) -> dict[int, int]:
+    """Add tasks that are not plain in one transaction.
 
     Args:
         connection: of asyncpg.
@@ -54,18 +55,20 @@ async def add_to_batches(connection: Any, tasks: list[tuple[int, NewTask]], ids_
 
     Raises:
         Expired: see `refuse_known`.
-        PushRefused: of calls with a new task whose batch takes none, or with an id that is another task's.
+        PushRefused: of calls with a new task whose batch takes none, with an id that is another task's, or that ask for
+            more than is told apart.
     """
     queue = tasks[0][1].queue
     async with connection.transaction():
         names = {task.batch for _, task in tasks if task.batch is not None}
-        shared = [row[0] for row in await connection.fetch(SHARE, queue, sorted(names))]
-        held = {row["name"]: row for row in await connection.fetch(STATES, shared)}
+        shared = [row[0] for row in await connection.fetch(SHARE, queue, sorted(names))] if names else []
+        held = {row["name"]: row for row in await connection.fetch(STATES, shared)} if shared else {}
         numbers = {name: row["batch_id"] for name, row in held.items() if row["state"] == BatchState.OPEN}
         closed = [each for each in tasks if each[1].batch is not None and each[1].batch not in numbers]
         if closed:
             known = {row[0] for row in await connection.fetch(KNOWN, queue, [task.id for _, task in closed], ids_kept)}
             _refuse_new(known, closed, {name: row["state"] for name, row in held.items()})
+        tasks = await shaped(connection, tasks)  # behind the batches: who makes a shape holds up others who do
         taken = [task for _, task in tasks if task.batch is None or task.batch in numbers]
         ordered = list({task.id: task for task in reversed(taken)}.values())[::-1]
         lowest = await _add(connection, ordered, numbers)

@@ -7,6 +7,9 @@ each process remembers its floor, the position up to which it has seen all of a 
 A task can appear below the floor: a push took its position and committed late. Who makes tasks ready notifies
 with their lowest position, after the commit, which lowers the floors of all that listen; as a notification can be
 lost, a full look from the beginning comes with each new connection, and from time to time.
+
+A rank holds what tasks ask for, too (`jobq.resources.shapes`), so floors are by shape and priority, and a claim goes by
+those whose shape fits. Where the queue has shapes, a full look finds its ranks, and the floors are set to that.
 """
 
 import logging
@@ -22,10 +25,22 @@ import asyncpg
 
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
+from jobq.resources.room import Request
+from jobq.resources.shapes import NO_SHAPE, Choice, priority_of, shape_of
 from jobq_postgres import migrations
 from jobq_postgres.advance import Advanced
+from jobq_postgres.claim_sql import (
+    CLAIM,
+    CLAIM_FITTING,
+    CLAIM_FROM_THE_BEGINNING,
+    SWEEP,
+    SWEPT_AT_ONCE,
+    TAKE_AGAIN,
+    TAKE_OVER,
+)
 from jobq_postgres.forgetting import Forgetting
-from jobq_postgres.settle import CANCEL_IDLE, LOST, LeasedRow
+from jobq_postgres.settle import CANCEL_IDLE, LeasedRow
+from jobq_postgres.shape_sql import OVERTAKE, Wanted, read, ready_ranks
 
 _log: Final = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
@@ -34,76 +49,9 @@ _FULL_SWEEP_SECONDS: Final = 30.0
 _CHEAP_SECONDS: Final = 0.005  # a full look that is faster than this needs no restraint
 _RESTRAINT: Final = 100.0  # a slower one is taken at most 1 % of the time
 _SKEW: Final = timedelta(seconds=5)  # how late a commit may show what was to be due or expire before
+_SPARE: Final = 16  # of several shapes, so many more are looked at than are wanted, since others take some
 _ASK_AGAIN_SECONDS: Final = 1.0  # the statement may have been held up, and be done yet
-_SWEPT_AT_ONCE: Final = 500
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_TAKE: Final = """
-    , numbered AS (SELECT seq, position, row_number() OVER () AS number FROM found)
-    UPDATE jobq.task SET position = NULL, receipt = ($4::uuid[])[numbered.number],
-        expires_at = clock_timestamp() + $3, deliveries = deliveries + 1,
-        started_at = clock_timestamp(), heartbeat_at = NULL, holder = {holder}
-    FROM numbered WHERE task.seq = numbered.seq
-    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.rank,
-        numbered.position, task.cancel_requested, task.batch_id
-"""
-CLAIM: Final = f"""
-    WITH found AS MATERIALIZED (
-        SELECT ready.seq, ready.position FROM unnest($5::bigint[], $6::bigint[]) AS floor (rank, position),
-        LATERAL (SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND rank = floor.rank
-            AND position >= floor.position ORDER BY position LIMIT $2 FOR UPDATE SKIP LOCKED) AS ready
-        LIMIT $2)
-    {_TAKE.format(holder="$7::text")}
-"""  # noqa: S608 - constants of ours, every value is bound; so below
-CLAIM_FROM_THE_BEGINNING: Final = f"""
-    WITH found AS MATERIALIZED (
-        SELECT seq, position FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL
-        ORDER BY rank, position LIMIT $2 FOR UPDATE SKIP LOCKED)
-    {_TAKE.format(holder="$5::text")}
-"""  # noqa: S608
-# What a claim whose answer was lost has taken, for who sent it: the lease is renewed, and counts from now.
-TAKE_AGAIN: Final = """
-    UPDATE jobq.task SET expires_at = clock_timestamp() + $3 WHERE seq IN (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp() AND receipt = ANY ($4)
-        ORDER BY expires_at LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()
-    RETURNING seq, id, body, deliveries, checkpoint, receipt, cancel_requested, batch_id
-"""
-# What a former claim of the service holds, for who lost its answer: with new receipts, so that who still gives back
-# what was claimed with the old ones changes nothing (S4).
-TAKE_OVER: Final = """
-    WITH held AS MATERIALIZED (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND expires_at > statement_timestamp()
-        AND left(replace(receipt::text, '-', ''), 16) = ANY ($5::text[]) ORDER BY seq LIMIT $2 FOR UPDATE),
-    numbered AS (SELECT seq, row_number() OVER () AS number FROM held)
-    UPDATE jobq.task SET expires_at = clock_timestamp() + $3, receipt = ($4::uuid[])[numbered.number]
-    FROM numbered WHERE task.seq = numbered.seq AND task.expires_at > clock_timestamp()
-    RETURNING task.seq, task.id, task.body, task.deliveries, task.checkpoint, task.receipt, task.cancel_requested
-"""
-# Bounded at both ends by times that an index can use; the fence of a settle asks the clock itself.
-SWEEP: Final = f"""
-    WITH due AS MATERIALIZED (
-        SELECT seq FROM jobq.task WHERE queue_id = $1 AND due BETWEEN $2 AND statement_timestamp()
-        ORDER BY due LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
-    expired AS MATERIALIZED (
-        SELECT seq, queue_id, id, deliveries, started_at, expires_at, holder
-        FROM jobq.task WHERE queue_id = $1 AND expires_at BETWEEN $2 AND statement_timestamp()
-        ORDER BY expires_at LIMIT {_SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED),
-    lost AS ({LOST} FROM expired WHERE holder IS NOT NULL ON CONFLICT DO NOTHING),
-    ready AS (
-        UPDATE jobq.task SET position = nextval('jobq.position'), due = NULL, expires_at = NULL, receipt = NULL,
-            holder = NULL, beat = NULL
-        FROM (SELECT seq FROM due UNION ALL SELECT seq FROM expired) AS found WHERE task.seq = found.seq
-        RETURNING task.seq, task.rank, task.position, task.cancel_requested)
-    SELECT version.version, statement_timestamp() AS at, (SELECT last_value FROM jobq.position) AS last,
-        (SELECT extract(epoch FROM min(due) - statement_timestamp())::float8 FROM jobq.task
-            WHERE queue_id = $1 AND due > statement_timestamp()) AS next_due,
-        (SELECT paused IS NOT NULL FROM jobq.queue WHERE queue_id = $1) AS is_paused,
-        CASE WHEN $3 THEN EXISTS (SELECT FROM jobq.outbox WHERE queue_id = $1) END AS is_told,
-        ready.rank, ready.position, ready.tasks, ready.canceled
-    FROM jobq.version
-    LEFT JOIN (SELECT rank, min(position) AS position, count(*) AS tasks,
-        array_agg(seq) FILTER (WHERE cancel_requested) AS canceled FROM ready GROUP BY rank) AS ready ON true
-"""  # noqa: S608
 
 
 class Claimer:
@@ -117,6 +65,7 @@ class Claimer:
 
     Attributes:
         next_due: seconds until the next scheduled task is due, as of the last sweep; infinite for none.
+        notes: how often it was notified of tasks.
         is_told: whether there was something left then that follows from the ends of tasks of batches.
     """
 
@@ -135,10 +84,13 @@ class Claimer:
         self._forgetting = Forgetting(keep, most_bytes)
         self._holder = None if keep is None else this_holder()
         self._place = place
-        self._notes = 0  # how often it was notified of tasks; and at the last sweep
+        self.notes = 0
         self._notes_at_sweep = 0
+        self._told: dict[int | None, int] = {}  # by shape, None = all: `notes` when it was notified of it
+        self._shapes: Mapping[int, Request] = {NO_SHAPE: Request()}  # of the queue, as they were last read
+        self._has_more_shapes = False  # it has, or may have
+        self._newest_shape = NO_SHAPE  # at the last sweep
         self._last = 0  # the last position that was taken, at the last sweep
-        self._full_look_after = 0.0  # restraint
         self._sent_lease = 0.0
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
         self._doubtful: dict[UUID, float] = {}  # receipts of claims without an answer, until when they may be leases
@@ -149,9 +101,8 @@ class Claimer:
         """Know nothing: with a new connection, since notifications may have been missed."""
         self._floors: dict[int, int] = {}
         self._noted: dict[int, int] = {}  # the lowest positions that were notified since the last statement was sent
-        self._notes += 1
-        self._full_look_due = 0.0
-        self._sweep_due = 0.0
+        self.note({})
+        self._full_look_after = 0.0  # restraint
         self._is_paused = False  # as of the last sweep, the first of which comes before any claim
         self._swept_from = _BEGINNING
         self._full_sweep_due = 0.0
@@ -159,13 +110,28 @@ class Claimer:
 
     def note(self, lowest: Mapping[int, int]) -> None:
         """Take in that tasks have become ready: the lowest position by rank; empty = anywhere."""
-        self._notes += 1
+        self.notes += 1
         if not lowest:
+            self._told[None] = self.notes
             self._full_look_due = 0.0
             self._sweep_due = 0.0  # a pause has begun or ended, perhaps
         for rank, position in lowest.items():
             self._floors[rank] = min(position, self._floors.get(rank, position))
             self._noted[rank] = min(position, self._noted.get(rank, position))
+            shape = shape_of(rank)
+            self._told[shape] = self.notes
+            self._has_more_shapes |= shape not in self._shapes
+
+    def has_news(self, wanted: Wanted, since: int) -> bool:
+        """Return whether some of what is wanted may have become ready.
+
+        Args:
+            wanted: what a receive may take.
+            since: what `notes` was before the last claim; if it is that still, something else has happened.
+        """
+        fitting = wanted.of(self._shapes).fitting
+        told = [shape for shape, notes in self._told.items() if notes > since]
+        return not told or any(shape in fitting or shape not in self._shapes for shape in told)
 
     async def claim(
         self,
@@ -176,6 +142,7 @@ class Claimer:
         *,
         thorough: bool,
         receipts: Sequence[UUID] = (),
+        wanted: Wanted | None = None,
     ) -> tuple[list[LeasedRow], dict[int, int]]:
         """Lease up to `limit` tasks.
 
@@ -188,14 +155,16 @@ class Claimer:
                 looks again soon.
             receipts: to give to them, as many as the limit, by a caller who asks again by itself for what was not
                 answered; none = random ones, asked for here.
+            wanted: which of them; None = all.
 
         Returns:
             The tasks, and what became ready on the way, by rank, to notify others of.
         """
+        wanted = wanted or Wanted()
         if receipts:
             doubted, self._sent = self._sent, list(receipts)
             try:
-                return await self._claim(connection, queue, limit, lease, thorough=thorough)
+                return await self._claim(connection, queue, limit, lease, wanted, thorough=thorough)
             finally:
                 self._sent = doubted
         # A claim that was not answered may have been done: that it is asked of is exact, since its receipts are ours.
@@ -205,7 +174,7 @@ class Claimer:
             if again:
                 return again, {}
         self._sent, self._sent_lease = [uuid4() for _ in range(limit)], lease.total_seconds()
-        answer = await self._claim(connection, queue, limit, lease, thorough=thorough)
+        answer = await self._claim(connection, queue, limit, lease, wanted, thorough=thorough)
         self._sent = []
         return answer
 
@@ -229,14 +198,14 @@ class Claimer:
         return [_leased(queue, row) for row in rows]
 
     async def _claim(
-        self, connection: Any, queue: int, limit: int, lease: timedelta, *, thorough: bool
+        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted, *, thorough: bool
     ) -> tuple[list[LeasedRow], dict[int, int]]:
         sweeps = time.monotonic() >= self._sweep_due
         moved = await self._sweep(connection, queue) if sweeps else {}
         if self._is_paused:
-            return [], moved
-        looks = not self._floors or time.monotonic() >= max(self._full_look_due, self._full_look_after)
-        found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease)
+            return [], {}  # whoever ends the pause tells everyone
+        looks = time.monotonic() >= max(self._full_look_due, self._full_look_after)
+        found = await (self._look_at_all if looks else self._take)(connection, queue, limit, lease, wanted)
         if found:
             return found, moved
         # Before "nothing" is believed: what has become due since the last sweep, and what is below the floors. To be
@@ -244,35 +213,88 @@ class Claimer:
         was_told = self.is_told
         if (thorough or not sweeps) and (late := await self._sweep(connection, queue, everything=thorough)):
             moved = late | moved  # the lower positions are those of the first
-            found = await self._take(connection, queue, limit, lease)
+            found = await self._take(connection, queue, limit, lease, wanted)
         # What was left to be done at the end of a batch somebody has done behind this look, and added to the queue.
-        looks = looks and not (was_told and not self.is_told)
+        looks = looks and not (was_told and not self.is_told) and not self._has_more_shapes
         if not found and not looks and (thorough or time.monotonic() >= self._full_look_after):
-            found = await self._look_at_all(connection, queue, limit, lease)
+            found = await self._look_at_all(connection, queue, limit, lease, wanted)
         return found, moved
 
-    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
-        ranks = sorted(self._floors)
+    async def _chosen(self, connection: Any, queue: int, wanted: Wanted) -> Choice:
+        if self._has_more_shapes:
+            notes = self.notes
+            self._shapes = await read(connection, queue)
+            self._has_more_shapes = self.notes != notes
+        return wanted.of(self._shapes)
+
+    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted) -> list[LeasedRow]:
+        choice = await self._chosen(connection, queue, wanted)
+        ranks = sorted(rank for rank in self._floors if shape_of(rank) in choice.fitting)
+        blocked = [rank for rank in self._floors if shape_of(rank) in choice.blocked]
+        shapes = {shape_of(rank) for rank in ranks}
+        if blocked or len(shapes) > 1:
+            return await self._take_first(connection, queue, limit, lease, choice, [*ranks, *blocked])
+        if not ranks:
+            return []
         floors = [self._floors[rank] for rank in ranks]
         self._noted = {}
+        most = min(limit, choice.fitting[shapes.pop()])
         return self._taken(
-            queue, await connection.fetch(CLAIM, queue, limit, lease, self._sent, ranks, floors, self._holder)
+            queue, await connection.fetch(CLAIM, queue, most, lease, self._sent, ranks, floors, self._holder)
         )
 
-    async def _look_at_all(self, connection: Any, queue: int, limit: int, lease: timedelta) -> list[LeasedRow]:
+    async def _take_first(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, choice: Choice, ranks: Sequence[int]
+    ) -> list[LeasedRow]:
+        """Take what comes first of several shapes."""
+        shapes = [shape_of(rank) for rank in ranks]
+        fits = [choice.fitting.get(shape, 0) for shape in shapes]
+        after = timedelta(seconds=choice.overtaken_after)
+        limit = min(limit, max(1, *fits))
+        looked_at = limit + min(limit, _SPARE)
+        while True:
+            given = [ranks, [self._floors[rank] for rank in ranks], shapes, fits]
+            self._noted = {}
+            rows = await connection.fetch(
+                CLAIM_FITTING, queue, limit, lease, self._sent, *given, looked_at, after, self._holder
+            )
+            first = rows[0]
+            taken = [row for row in rows if row["seq"] is not None]
+            if taken or first["heads"] < looked_at:
+                break
+            looked_at *= 4  # others hold all of these
+        if taken and first["overtaken_seq"] not in (None, taken[0]["seq"]):
+            await connection.execute(OVERTAKE, first["overtaken_shape"], first["overtaken_seq"])
+        return self._taken(queue, taken)
+
+    async def _look_at_all(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted
+    ) -> list[LeasedRow]:
+        choice = await self._chosen(connection, queue, wanted)
+        if not choice.fitting and not choice.blocked:
+            return []
         began = time.monotonic()
         self._noted = {}
         self._full_look_due = began + _FULL_LOOK_SECONDS  # unless a note says "anywhere" meanwhile
-        rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, limit, lease, self._sent, self._holder)
+        if has_shapes := len(self._shapes) > 1:
+            found = await ready_ranks(connection, queue, self._shapes)
+        else:
+            most = min(limit, choice.fitting[NO_SHAPE])
+            rows = await connection.fetch(CLAIM_FROM_THE_BEGINNING, queue, most, lease, self._sent, self._holder)
         ended = time.monotonic()
         self._full_look_after = ended + (ended - began) * _RESTRAINT if ended - began > _CHEAP_SECONDS else 0.0
-        if not rows and self._notes == self._notes_at_sweep:
+        if has_shapes:
+            self._floors = {rank: floor for rank, floor in self._floors.items() if shape_of(rank) not in self._shapes}
+            for rank, position in (*found.items(), *self._noted.items()):
+                self._floors[rank] = min(position, self._floors.get(rank, position))
+            return await self._take(connection, queue, limit, lease, wanted)
+        if not rows and self.notes == self._notes_at_sweep:
             # All that had a position at the sweep is claimed, and no one has notified it of a late one since.
             self._floors = {rank: max(floor, self._last + 1) for rank, floor in self._floors.items()}
         return self._taken(queue, rows)
 
     def _taken(self, queue: int, rows: list[Any]) -> list[LeasedRow]:
-        rows.sort(key=lambda row: (row["rank"], row["position"]))  # RETURNING keeps no order
+        rows.sort(key=lambda row: (-priority_of(row["rank"]), row["position"]))  # RETURNING keeps no order
         for row in rows:
             # What it was notified of since the statement was sent it may not have seen: the floor stays below that.
             rank, above = row["rank"], row["position"] + 1
@@ -285,7 +307,7 @@ class Claimer:
         if everything or now >= self._full_sweep_due:
             self._full_sweep_due = now + _FULL_SWEEP_SECONDS
             self._swept_from = _BEGINNING
-        self._notes_at_sweep = self._notes
+        self._notes_at_sweep = self.notes
         self._sweep_due = now + SWEEP_SECONDS  # unless a note says "anywhere" meanwhile
         looks = everything or now >= self._outbox_look_after
         rows = await connection.fetch(SWEEP, queue, self._swept_from, looks)
@@ -300,8 +322,10 @@ class Claimer:
             raise StoreUnusable(f"{self._place} was migrated")
         self._last = first["last"]
         self._is_paused = bool(first["is_paused"])
+        self._has_more_shapes |= first["newest_shape"] not in (None, self._newest_shape)
+        self._newest_shape = first["newest_shape"] or NO_SHAPE
         self.next_due = math.inf if first["next_due"] is None else first["next_due"]
-        if sum(row["tasks"] or 0 for row in rows) < _SWEPT_AT_ONCE:
+        if sum(row["tasks"] or 0 for row in rows) < SWEPT_AT_ONCE:
             self._swept_from = first["at"] - _SKEW
         # A statement of its own: should it not come to it, who claims such a task ends it unstarted.
         is_told = bool(first["is_told"])

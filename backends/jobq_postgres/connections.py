@@ -22,6 +22,7 @@ from jobq_postgres.group_commit import Group
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.push import GroupPush, PushCall
 from jobq_postgres.settle import Change, LeasedRow, Ready
+from jobq_postgres.shape_sql import Wanted
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
@@ -120,15 +121,22 @@ class Connections:
         self._notify_later(self._pushes, lowest)
 
     def claim(
-        self, limit: int, lease: timedelta, *, thorough: bool, receipts: Sequence[UUID] = ()
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        thorough: bool,
+        receipts: Sequence[UUID] = (),
+        wanted: Wanted | None = None,
     ) -> "asyncio.Future[list[LeasedRow]]":
         """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
+        wanted = wanted or Wanted()
 
         async def work(connection: Any) -> list[LeasedRow]:
             found, moved = await self.claimer.claim(
-                connection, self.queue, limit, lease, thorough=thorough, receipts=receipts
+                connection, self.queue, limit, lease, thorough=thorough, receipts=receipts, wanted=wanted
             )
-            if moved and len(found) == limit:  # there may be more than we take
+            if wanted.leaves(moved, len(found), limit):
                 self._notify_later(self._claims, moved, own=True)
             return found
 

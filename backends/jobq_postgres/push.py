@@ -35,17 +35,17 @@ from jobq_postgres.add_tasks import (
     lowest_of,
     refuse_known,
 )
-from jobq_postgres.batch_push import add_to_batches
+from jobq_postgres.batch_push import add_in_steps
 
 _Adding = Callable[[Any, list[tuple[int, NewTask]], timedelta], Awaitable[dict[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class PushCall:
-    """One call of push: its tasks, each id once; and whether any of them has a batch, or params."""
+    """One call of push: its tasks, each id once; and whether none has a batch or params, or asks for anything."""
 
     tasks: tuple[NewTask, ...]
-    has_batch: bool
+    is_plain: bool
 
 
 def call_of(tasks: Sequence[NewTask]) -> PushCall:
@@ -55,7 +55,7 @@ def call_of(tasks: Sequence[NewTask]) -> PushCall:
         first = by_id.setdefault(task.id, task)
         if first.fingerprint != task.fingerprint:
             raise duplicate(task.id)
-    return PushCall(tuple(by_id.values()), any(task.batch or task.params for task in tasks))
+    return PushCall(tuple(by_id.values()), not any(task.batch or task.params or task.request for task in tasks))
 
 
 class GroupPush:
@@ -81,7 +81,7 @@ class GroupPush:
         answers: dict[int, object] = {}
         while len(answers) < len(calls):
             together = _agreeing(calls, answers)
-            add = add_to_batches if calls[together[0][0]].has_batch else _add
+            add = _add if calls[together[0][0]].is_plain else add_in_steps
             try:
                 lowest = await self._add(connection, together, add)
             except PushRefused as refused:
@@ -112,14 +112,14 @@ class GroupPush:
 def _agreeing(calls: Sequence[PushCall], answered: Mapping[int, object]) -> list[tuple[int, NewTask]]:
     """Return the tasks, with the number of their call, of all calls that do not name one id with two payloads.
 
-    A call that does waits for the next turn: only then is it known whether the first one was added. So do those with
-    batches beside those without, which wait for none.
+    A call that does waits for the next turn: only then is it known whether the first one was added. So do those that
+    are not plain beside those that are, which wait for no batch and no shape.
     """
     together: list[tuple[int, NewTask]] = []
     fingerprints: dict[str, bytes] = {}
-    has_batch = next(call.has_batch for number, call in enumerate(calls) if number not in answered)
+    is_plain = next(call.is_plain for number, call in enumerate(calls) if number not in answered)
     for number, call in enumerate(calls):
-        if number in answered or call.has_batch is not has_batch:
+        if number in answered or call.is_plain is not is_plain:
             continue
         if all(fingerprints.get(task.id, task.fingerprint) == task.fingerprint for task in call.tasks):
             fingerprints |= {task.id: task.fingerprint for task in call.tasks}

@@ -11,24 +11,26 @@ from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_postgres.settle import TELL_GONE
+from jobq_postgres.shape_sql import FIRST_OF_EACH, PRIORITY
 from jobq_postgres.stored_text import text_of
 
 _MOST_LETTERS: Final = 10_000  # of a page: their sizes are summed up
 ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
 
 # What a claim would find, in its order: the ready, then what it would make ready first.
-PEEK: Final = """
-    SELECT id, body, deliveries FROM (
-        (SELECT rank, 0 AS turn, position, NULL::timestamptz AS since, id, body, deliveries FROM jobq.task
-            WHERE queue_id = $1 AND position IS NOT NULL ORDER BY rank, position LIMIT $2)
-        UNION ALL
-        (SELECT rank, 1, 0, due, id, body, deliveries FROM jobq.task
-            WHERE queue_id = $1 AND due <= statement_timestamp() ORDER BY due LIMIT $2)
-        UNION ALL
-        (SELECT rank, 2, 0, expires_at, id, body, deliveries FROM jobq.task
-            WHERE queue_id = $1 AND expires_at <= statement_timestamp() ORDER BY expires_at LIMIT $2)
-    ) AS found ORDER BY rank, turn, position, since LIMIT $2
-"""
+PEEK: Final = f"""
+    SELECT task.id, task.body, task.deliveries FROM (
+        SELECT seq, {PRIORITY} AS priority, turn, position, since FROM (
+            (SELECT ready.seq, ready.rank, 0 AS turn, ready.position, NULL::timestamptz AS since FROM {FIRST_OF_EACH})
+            UNION ALL
+            (SELECT seq, rank, 1, 0, due FROM jobq.task
+                WHERE queue_id = $1 AND due <= statement_timestamp() ORDER BY due LIMIT $2)
+            UNION ALL
+            (SELECT seq, rank, 2, 0, expires_at FROM jobq.task
+                WHERE queue_id = $1 AND expires_at <= statement_timestamp() ORDER BY expires_at LIMIT $2)
+        ) AS found ORDER BY priority DESC, turn, position, since LIMIT $2) AS first
+    JOIN jobq.task ON task.seq = first.seq ORDER BY priority DESC, turn, first.position, since
+"""  # noqa: S608 - constants of ours, every value is bound; so below
 STATS: Final = """
     SELECT (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL) AS ready,
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due <= statement_timestamp()) AS due,
@@ -74,7 +76,7 @@ CLEAR: Final = f"""
         WHERE submission.queue_id = gone.queue_id AND submission.id = gone.id)
     SELECT (SELECT count(*) FROM gone) AS count, (SELECT max(seq) FROM held) AS last,
         EXISTS (SELECT FROM gone WHERE batch_id IS NOT NULL) AS tells
-"""  # noqa: S608 - constants of ours, every value is bound; so below
+"""  # noqa: S608
 NEWEST: Final = "SELECT coalesce(max(seq), 0) FROM jobq.task"
 DEAD_LETTERS: Final = """
     SELECT id, reason, description, body, deliveries, extract(epoch FROM died_at)::float8 AS died,

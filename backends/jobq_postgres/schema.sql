@@ -351,3 +351,76 @@ CREATE TABLE jobq.observation (
 CREATE INDEX CONCURRENTLY attempt_by_end ON jobq.attempt (queue_id, ended_at);
 
 DROP INDEX CONCURRENTLY IF EXISTS jobq.attempt_ended;
+
+--== 12: shapes ==
+
+-- What tasks ask for of a worker, each distinct request once. Since this section `rank` of jobq.task and jobq.dead holds
+-- it, too: (shape << 40) - priority, as jobq.resources.shapes has it. So the index of what is ready is in the order of
+-- shapes, and of those that ask for nothing (shape 0, as all that were pushed before) nothing has changed.
+CREATE TABLE jobq.shape (
+    -- Never used again, so who has read it once knows what it asks for; more do not fit into a rank.
+    shape           integer GENERATED ALWAYS AS IDENTITY (MAXVALUE 8388607) PRIMARY KEY,
+    queue_id        integer NOT NULL,
+    request         text NOT NULL,                -- JSON, in ASCII
+    overtaken_seq   bigint,                       -- the task of it that is next, when a worker took another one for want
+    overtaken_since timestamptz,                  -- of room; and when that was first so
+    UNIQUE (queue_id, request)
+) WITH (fillfactor = 70);
+
+-- The newest shape of the queue; 0 = none of its tasks asks for anything. Who has read its shapes sees by it whether
+-- there are more.
+ALTER TABLE jobq.queue ADD COLUMN newest_shape integer NOT NULL DEFAULT 0;
+
+-- The numbers of requests, made where they are new; none for those that would be more than `most`. Until its transaction
+-- ends nobody drops them. Who makes one holds the row of the queue: before any row of jobq.submission, and never waiting
+-- for a row of jobq.shape. With the owner's rights: who pushes may not change what tasks ask for.
+CREATE FUNCTION jobq.number_shapes(of_queue integer, requests text[], most integer)
+    RETURNS TABLE (request text, shape integer)
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+#variable_conflict use_column
+DECLARE
+    there integer;
+    held integer[];
+BEGIN
+    PERFORM FROM jobq.shape WHERE queue_id = of_queue AND request = ANY (requests) FOR KEY SHARE;
+    GET DIAGNOSTICS there = ROW_COUNT;
+    IF there < cardinality(requests) THEN
+        PERFORM FROM jobq.queue WHERE queue_id = of_queue FOR NO KEY UPDATE;
+        IF (SELECT count(*) FROM jobq.shape WHERE queue_id = of_queue AND request <> ALL (requests)) + cardinality(requests)
+            > most THEN
+            -- Locked first, and looked for in a statement of its own: a push of one may have been committed meanwhile.
+            held := ARRAY(SELECT shape FROM jobq.shape WHERE queue_id = of_queue AND request <> ALL (requests)
+                FOR UPDATE SKIP LOCKED);
+            WITH used AS MATERIALIZED (
+                SELECT (rank + (1::bigint << 39)) >> 40 AS shape FROM jobq.task WHERE queue_id = of_queue AND due IS NOT NULL
+                UNION SELECT (rank + (1::bigint << 39)) >> 40 FROM jobq.task
+                    WHERE queue_id = of_queue AND expires_at IS NOT NULL
+                UNION SELECT (rank + (1::bigint << 39)) >> 40 FROM jobq.dead WHERE queue_id = of_queue)
+            DELETE FROM jobq.shape WHERE shape = ANY (held) AND shape NOT IN (SELECT used.shape FROM used)
+                AND NOT EXISTS (SELECT FROM jobq.task WHERE task.queue_id = of_queue AND position IS NOT NULL
+                    AND rank BETWEEN (shape.shape::bigint << 40) - (1::bigint << 31)
+                    AND (shape.shape::bigint << 40) + (1::bigint << 31));
+        END IF;
+        INSERT INTO jobq.shape (queue_id, request)
+            SELECT of_queue, u.request FROM unnest(requests) WITH ORDINALITY AS u (request, number)
+            WHERE u.request NOT IN (SELECT known.request FROM jobq.shape AS known WHERE known.queue_id = of_queue)
+            ORDER BY number
+            LIMIT greatest(0, most - (SELECT count(*) FROM jobq.shape AS known WHERE known.queue_id = of_queue));
+        IF FOUND THEN
+            UPDATE jobq.queue SET newest_shape = (SELECT max(shape) FROM jobq.shape WHERE queue_id = of_queue)
+                WHERE queue_id = of_queue;
+        END IF;
+    END IF;
+    RETURN QUERY SELECT known.request, known.shape FROM jobq.shape AS known
+        WHERE known.queue_id = of_queue AND known.request = ANY (requests) FOR KEY SHARE;
+END $$;
+
+REVOKE EXECUTE ON FUNCTION jobq.number_shapes FROM PUBLIC;
+
+CREATE OR REPLACE VIEW jobq.waiting AS
+SELECT name AS queue, task.id, (((task.rank + (1::bigint << 39)) >> 40) << 40) - task.rank AS priority,
+       task.deliveries, task.due, task.expires_at,
+       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
+            THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
+            WHEN task.expires_at IS NULL THEN 'scheduled' ELSE 'leased' END AS state
+FROM jobq.task JOIN jobq.queue USING (queue_id);

@@ -166,9 +166,10 @@ class Views(Protocol):
     ) -> ViewPage[TaskRow]:
         """Return tasks, one kind of state after the other.
 
-        These are: expired and running ones, the longest first; ready ones in the order of delivery, and then those
-        whose time has come since somebody last asked for tasks; scheduled ones, the next first; dead ones and those
-        that ended otherwise, the newest first. Those of a batch: in an order of the store's.
+        These are: expired and running ones, the longest first; ready ones in the order of delivery, but by what they
+        ask for first, where the store keeps them so, and then those whose time has come since somebody last asked for
+        tasks; scheduled ones, the next first; dead ones and those that ended otherwise, the newest first. Those of a
+        batch: in an order of the store's.
 
         A filter that no index serves (`TaskFilter.is_search`) looks at a bounded number of tasks in one call.
 

@@ -71,14 +71,14 @@ BANK: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="a repeated claim takes over a lease that is over (PostgreSQL)",
-        file="backends/jobq_postgres/claimer.py",
+        file="backends/jobq_postgres/claim_sql.py",
         text="task.seq = numbered.seq AND task.expires_at > clock_timestamp()",
         wrong="task.seq = numbered.seq",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",
     ),
     Mutant(
         name="a claim in doubt takes again what is over (PostgreSQL)",
-        file="backends/jobq_postgres/claimer.py",
+        file="backends/jobq_postgres/claim_sql.py",
         text="LIMIT $2 FOR UPDATE) AND expires_at > clock_timestamp()",
         wrong="LIMIT $2 FOR UPDATE)",
         test="tests/postgres/test_late.py::test_a_claim_in_doubt_takes_nothing_that_expired_while_it_waited_for_the_row",

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _GROUPS: Final = "tests/postgres/test_groups.py::"
+_SHAPES: Final = "tests/postgres/test_shapes.py::"
 
 POSTGRES: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -27,6 +28,20 @@ POSTGRES: Final[tuple[Mutant, ...]] = (
         text='"idle_in_transaction_session_timeout": "5s"',
         wrong='"idle_in_transaction_session_timeout": "30s"',
         test=f"{_GROUPS}test_s11_a_client_that_is_stopped_within_a_transaction_loses_it_before_others_lose_their_leases",
+    ),
+    Mutant(
+        name="what is taken does not fit together (PostgreSQL)",
+        file="backends/jobq_postgres/claim_sql.py",
+        text='more="AND numbered.number <= numbered.fit_together"',
+        wrong='more=""',
+        test=f"{_SHAPES}test_claims_with_different_rooms_share_and_miss_nothing",
+    ),
+    Mutant(
+        name="one that is to be taken alone, and that others hold, stands before what fits (PostgreSQL)",
+        file="backends/jobq_postgres/claim_sql.py",
+        text="WHERE NOT EXISTS (SELECT FROM reserved)",
+        wrong="WHERE NOT EXISTS (SELECT FROM overtaken)",
+        test=f"{_SHAPES}test_what_others_hold_is_passed_over",
     ),
     Mutant(
         name="a claim that is taken over forgets a cancel (PostgreSQL)",

@@ -12,7 +12,8 @@ import pytest
 from jobq.pausing import Pause
 from jobq_postgres import PostgresBackend
 from jobq_postgres.advance import Advanced
-from jobq_postgres.claimer import CLAIM, CLAIM_FROM_THE_BEGINNING, SWEEP, TAKE_AGAIN, TAKE_OVER, Claimer
+from jobq_postgres.claim_sql import CLAIM, CLAIM_FROM_THE_BEGINNING, SWEEP, TAKE_AGAIN, TAKE_OVER
+from jobq_postgres.claimer import Claimer
 from tests.postgres.server import Database
 from tests.postgres.support import LEASE, NOW, receipt, take, tasks
 

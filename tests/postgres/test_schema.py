@@ -10,6 +10,7 @@ import pytest
 
 from jobq.batch_plan import Plan
 from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq.resources.room import Room
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq_postgres import PostgresBackend, migrations
@@ -140,6 +141,7 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         await backend.push(tasks(3))
         await backend.push(tasks(300, "bulk"))
         await backend.push(tasks(3))  # known already
+        await backend.push(tasks(1, "large", cpus=3))
         await backend.create()  # it is there: no right is needed to find that out
         for call in (lambda: backend.receive(1, LEASE, NOW), backend.clear):
             with pytest.raises(AccessDenied, match=r"docs/postgresql\.md"):
@@ -154,12 +156,20 @@ async def test_least_rights_are_those_of_the_documentation(database: Database, r
         await (await take(backend)).settle(Complete(DONE))
         dead = await take(backend)
         await dead.settle(MoveToDeadLetters("failures", ""))
+        await backend.push(tasks(1, "urgent", cpus=2, priority=1))
+        overtaking = Room(free={"cpus": 1000}, total={"cpus": 2000}, reserves_after=3600)
+        (other,) = await backend.receive_fitting(overtaking, 1, LEASE, NOW)
+        await other.settle(Complete(DONE))
+        assert database.run("SELECT request FROM jobq.shape WHERE overtaken_seq > 0") == [('{"cpus":2000}',)]
+        assert {each.count for each in await backend.waiting_shapes()} == {1, 300}
         await backend.peek(1)
         await backend.stats()
         await backend.dead_letters(1)
         assert await backend.redrive([dead.id]) == [dead.id]
         await backend.push(tasks(1, "from a worker".replace(" ", "-")))
-        assert await backend.clear() == 303
+        assert await backend.clear() == 304
+        with pytest.raises(AccessDenied):
+            await backend._beside(lambda connection: connection.execute("DELETE FROM jobq.shape"))
         with pytest.raises(AccessDenied):
             await as_role_queue(database, worker, "new").create()
 
