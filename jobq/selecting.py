@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from jobq.backend import Backend, Delivery
 from jobq.errors import ConfigurationError
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.resources.room import Request, Room
+from jobq.resources.room import ResourceRequest, Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class WaitingShape:
         count: how many of them could be handed out now.
     """
 
-    request: Request
+    request: ResourceRequest
     count: int
 
 

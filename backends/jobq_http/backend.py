@@ -14,7 +14,7 @@ from jobq.formats.wire_v3 import BOOKKEEPING
 from jobq.journal.wire import body_of
 from jobq.pausing import Pause
 from jobq.resources.request import Resources
-from jobq.resources.room import Request, Room
+from jobq.resources.room import ResourceRequest, Room
 from jobq.selecting import WaitingShape
 from jobq.servable import Rights, all_pages
 from jobq.task import Task
@@ -172,7 +172,7 @@ class HttpBackend:
         """Count what waits by what it asks for."""
         return [
             WaitingShape(
-                request=Request(
+                request=ResourceRequest(
                     None if each["resources"] is None else Resources(each["resources"]),
                     None if each["needs"] is None else tuple(each["needs"]),
                 ),

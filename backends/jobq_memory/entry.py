@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from jobq.backend import FencingNumber
 from jobq.journal.records import Attempt, host_of
-from jobq.resources.room import Request
+from jobq.resources.room import ResourceRequest
 from jobq.task import OutcomeKind, Task, TaskResult
 
 
@@ -48,7 +48,7 @@ class Entry:
     order: int
     fingerprint: bytes | None = None
     priority: int = 0
-    request: Request = field(default_factory=Request)
+    request: ResourceRequest = field(default_factory=ResourceRequest)
     epoch: int = 0
     generation: int = 0
     state: State = State.SCHEDULED
@@ -104,7 +104,7 @@ class Entry:
         """Store another form of the task: its bytes and what the router reads from them."""
         self.body = body
         self.priority = task.priority
-        self.request = Request(task.resources, task.needs)
+        self.request = ResourceRequest(task.resources, task.needs)
         self.epoch = task.epoch
         self.generation = task.generation
         self.not_before = task.not_before

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from jobq.resources.room import Request, Room
+from jobq.resources.room import ResourceRequest, Room
 from jobq.resources.shapes import MOST_SHAPES, chosen, text_of, too_many
 from jobq.selecting import WaitingShape
 from jobq_memory.entry import Entry, State
@@ -13,7 +13,7 @@ class ShapeSelection:
     """Chooses among what waits, and remembers what is overtaken."""
 
     def __init__(self) -> None:
-        self._overtaken: dict[Request, tuple[str, float]] = {}  # the id of the first one, and since when
+        self._overtaken: dict[ResourceRequest, tuple[str, float]] = {}  # the id of the first one, and since when
 
     def fitting(self, ready: Sequence[Entry], room: Room, limit: int, wall: float) -> list[Entry]:
         """Return what fits, or one that has been overtaken for too long.
@@ -45,9 +45,9 @@ def waiting_shapes(ready: Iterable[Entry]) -> list[WaitingShape]:
 
 def check_shapes(entries: Iterable[Entry], new: Iterable[Entry]) -> None:
     """Raise ConfigurationError where tasks would ask for too many different things."""
-    asked = {entry.request for entry in new} - {Request()}
+    asked = {entry.request for entry in new} - {ResourceRequest()}
     if not asked:
         return
-    asked |= {entry.request for entry in entries if entry.state is not State.DONE} - {Request()}
+    asked |= {entry.request for entry in entries if entry.state is not State.DONE} - {ResourceRequest()}
     if len(asked) > MOST_SHAPES:
         raise too_many([text_of(*each) for each in asked])

@@ -44,7 +44,7 @@ from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.leases import PostgresLeases
 from jobq_postgres.push import call_of
 from jobq_postgres.settle import Change, LeasedRow
-from jobq_postgres.shape_sql import Wanted
+from jobq_postgres.shape_sql import WantedShapes
 
 if TYPE_CHECKING:
     from jobq.resources.room import Room
@@ -301,7 +301,7 @@ class PostgresBackend:
         length = lease or DATABASE.default_lease
         end = self._clock.boottime() + wait.total_seconds()
         links = self._links or await self._linked()
-        wanted = Wanted(room)
+        wanted = WantedShapes(room)
         while True:
             changed = self._changed  # taken before the claim: what changes after it wakes us
             has_news = partial(links.claimer.has_news, wanted, links.claimer.notes)
@@ -337,7 +337,7 @@ class PostgresBackend:
         links: Connections,
         max_tasks: int,
         lease: timedelta,
-        wanted: Wanted,
+        wanted: WantedShapes,
         *,
         thorough: bool,
         receipts: Sequence[UUID],

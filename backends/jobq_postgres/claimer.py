@@ -25,7 +25,7 @@ import asyncpg
 
 from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
-from jobq.resources.room import Request
+from jobq.resources.room import ResourceRequest
 from jobq.resources.shapes import NO_SHAPE, Choice, priority_of, shape_of
 from jobq_postgres import migrations
 from jobq_postgres.advance import Advanced
@@ -40,7 +40,7 @@ from jobq_postgres.claim_sql import (
 )
 from jobq_postgres.forgetting import Forgetting
 from jobq_postgres.settle import CANCEL_IDLE, LeasedRow
-from jobq_postgres.shape_sql import OVERTAKE, Wanted, read, ready_ranks
+from jobq_postgres.shape_sql import OVERTAKE, WantedShapes, read, ready_ranks
 
 _log: Final = logging.getLogger(__name__)
 SWEEP_SECONDS: Final = 1.0  # how late a due or expired task is seen at the latest, while something is asked for
@@ -87,7 +87,9 @@ class Claimer:
         self.notes = 0
         self._notes_at_sweep = 0
         self._told: dict[int | None, int] = {}  # by shape, None = all: `notes` when it was notified of it
-        self._shapes: Mapping[int, Request] = {NO_SHAPE: Request()}  # of the queue, as they were last read
+        self._shapes: Mapping[int, ResourceRequest] = {
+            NO_SHAPE: ResourceRequest()
+        }  # of the queue, as they were last read
         self._has_more_shapes = False  # it has, or may have
         self._newest_shape = NO_SHAPE  # at the last sweep
         self._last = 0  # the last position that was taken, at the last sweep
@@ -122,7 +124,7 @@ class Claimer:
             self._told[shape] = self.notes
             self._has_more_shapes |= shape not in self._shapes
 
-    def has_news(self, wanted: Wanted, since: int) -> bool:
+    def has_news(self, wanted: WantedShapes, since: int) -> bool:
         """Return whether some of what is wanted may have become ready.
 
         Args:
@@ -142,7 +144,7 @@ class Claimer:
         *,
         thorough: bool,
         receipts: Sequence[UUID] = (),
-        wanted: Wanted | None = None,
+        wanted: WantedShapes | None = None,
     ) -> tuple[list[LeasedRow], dict[int, int]]:
         """Lease up to `limit` tasks.
 
@@ -160,7 +162,7 @@ class Claimer:
         Returns:
             The tasks, and what became ready on the way, by rank, to notify others of.
         """
-        wanted = wanted or Wanted()
+        wanted = wanted or WantedShapes()
         if receipts:
             doubted, self._sent = self._sent, list(receipts)
             try:
@@ -198,7 +200,7 @@ class Claimer:
         return [_leased(queue, row) for row in rows]
 
     async def _claim(
-        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted, *, thorough: bool
+        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: WantedShapes, *, thorough: bool
     ) -> tuple[list[LeasedRow], dict[int, int]]:
         sweeps = time.monotonic() >= self._sweep_due
         moved = await self._sweep(connection, queue) if sweeps else {}
@@ -220,14 +222,16 @@ class Claimer:
             found = await self._look_at_all(connection, queue, limit, lease, wanted)
         return found, moved
 
-    async def _chosen(self, connection: Any, queue: int, wanted: Wanted) -> Choice:
+    async def _chosen(self, connection: Any, queue: int, wanted: WantedShapes) -> Choice:
         if self._has_more_shapes:
             notes = self.notes
             self._shapes = await read(connection, queue)
             self._has_more_shapes = self.notes != notes
         return wanted.of(self._shapes)
 
-    async def _take(self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted) -> list[LeasedRow]:
+    async def _take(
+        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: WantedShapes
+    ) -> list[LeasedRow]:
         choice = await self._chosen(connection, queue, wanted)
         ranks = sorted(rank for rank in self._floors if shape_of(rank) in choice.fitting)
         blocked = [rank for rank in self._floors if shape_of(rank) in choice.blocked]
@@ -268,7 +272,7 @@ class Claimer:
         return self._taken(queue, taken)
 
     async def _look_at_all(
-        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: Wanted
+        self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: WantedShapes
     ) -> list[LeasedRow]:
         choice = await self._chosen(connection, queue, wanted)
         if not choice.fitting and not choice.blocked:

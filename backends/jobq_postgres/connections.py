@@ -22,7 +22,7 @@ from jobq_postgres.group_commit import Group
 from jobq_postgres.lane import Lane, Server, Work
 from jobq_postgres.push import GroupPush, PushCall
 from jobq_postgres.settle import Change, LeasedRow, Ready
-from jobq_postgres.shape_sql import Wanted
+from jobq_postgres.shape_sql import WantedShapes
 
 T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
@@ -127,10 +127,10 @@ class Connections:
         *,
         thorough: bool,
         receipts: Sequence[UUID] = (),
-        wanted: Wanted | None = None,
+        wanted: WantedShapes | None = None,
     ) -> "asyncio.Future[list[LeasedRow]]":
         """Claim up to `limit` tasks, see `Claimer.claim`; the future may have NoAnswer."""
-        wanted = wanted or Wanted()
+        wanted = wanted or WantedShapes()
 
         async def work(connection: Any) -> list[LeasedRow]:
             found, moved = await self.claimer.claim(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from jobq.resources.room import Request, Room
+from jobq.resources.room import ResourceRequest, Room
 from jobq.resources.shapes import (
     MOST_SHAPES,
     NO_SHAPE,
@@ -64,10 +64,10 @@ async def numbers_of(connection: Any, queue: int, texts: Iterable[str]) -> dict[
     return {"": NO_SHAPE} | {row["request"]: row["shape"] for row in rows}
 
 
-async def read(connection: Any, queue: int) -> dict[int, Request]:
+async def read(connection: Any, queue: int) -> dict[int, ResourceRequest]:
     """Return the shapes of a queue, by number."""
     rows = await connection.fetch(SHAPES, queue)
-    return {NO_SHAPE: Request()} | {row["shape"]: request_of(row["request"]) for row in rows}
+    return {NO_SHAPE: ResourceRequest()} | {row["shape"]: request_of(row["request"]) for row in rows}
 
 
 async def waiting(connection: Any, queue: int) -> list[WaitingShape]:
@@ -84,7 +84,7 @@ async def ready_ranks(connection: Any, queue: int, shapes: Iterable[int]) -> dic
     return {row["rank"]: row["position"] for row in rows}
 
 
-class Wanted:
+class WantedShapes:
     """What one receive may take, as the shapes of its queue become known.
 
     Args:
@@ -93,10 +93,10 @@ class Wanted:
 
     def __init__(self, room: Room | None = None) -> None:
         self._room = room
-        self._shapes: Mapping[int, Request] = {}
+        self._shapes: Mapping[int, ResourceRequest] = {}
         self._choice = Choice({})
 
-    def of(self, shapes: Mapping[int, Request]) -> Choice:
+    def of(self, shapes: Mapping[int, ResourceRequest]) -> Choice:
         """Return which of these shapes may be taken.
 
         Args:

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from jobq.resources.room import Request, Room
+from jobq.resources.room import ResourceRequest, Room
 from jobq.resources.shapes import (
     MOST_SHAPES,
     NO_SHAPE,
@@ -83,9 +83,9 @@ class KnownShapes:
 
     def __init__(self) -> None:
         self._of: tuple[int, int] = 0, NO_SHAPE
-        self._shapes: Mapping[int, Request] = {NO_SHAPE: Request()}
+        self._shapes: Mapping[int, ResourceRequest] = {NO_SHAPE: ResourceRequest()}
 
-    def read(self, database: sqlite3.Connection, queue: int, newest: int) -> Mapping[int, Request]:
+    def read(self, database: sqlite3.Connection, queue: int, newest: int) -> Mapping[int, ResourceRequest]:
         """Return them.
 
         Args:
@@ -95,7 +95,7 @@ class KnownShapes:
         """
         if newest != NO_SHAPE and self._of != (queue, newest):
             rows = database.execute(_SHAPES, (queue,))
-            self._shapes = {NO_SHAPE: Request()} | {shape: request_of(request) for shape, request in rows}
+            self._shapes = {NO_SHAPE: ResourceRequest()} | {shape: request_of(request) for shape, request in rows}
             self._of = queue, newest
         return self._shapes
 
@@ -122,7 +122,7 @@ class ShapeChooser:
             queue: the queue's number.
             newest: its newest shape.
         """
-        if newest == NO_SHAPE and (self._room is None or self._room.holds(Request())):
+        if newest == NO_SHAPE and (self._room is None or self._room.holds(ResourceRequest())):
             return None
         if self._choice is None or self._newest != newest:
             self._newest, self._choice = newest, chosen(self._known.read(database, queue, newest), self._room)

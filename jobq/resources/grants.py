@@ -11,7 +11,7 @@ from jobq.resources.offer import Gpu, Offer
 from jobq.resources.request import UNIT, Resources
 
 
-class Room(NamedTuple):
+class FreeResources(NamedTuple):
     """What is free now.
 
     Attributes:
@@ -56,14 +56,14 @@ class Grants:
         self._held: set[ResourceGrant] = set()
 
     @property
-    def room(self) -> Room:
+    def room(self) -> FreeResources:
         """What is free."""
         gpus = dict.fromkeys(self._offer.gpus or (), UNIT)
         for grant in self._held:
             for gpu, part in grant.gpus.items():
                 gpus[gpu] -= part
         bound = {cpu for grant in self._held for cpu in grant.cpu_ids}
-        return Room(
+        return FreeResources(
             (self._offer.cpus or 0) - sum(grant.cpus for grant in self._held),
             (self._offer.mem or 0) - sum(grant.mem for grant in self._held),
             gpus,
@@ -82,7 +82,7 @@ class Grants:
         self._held.discard(grant)
 
 
-def fits(resources: Resources, room: Room) -> ResourceGrant | None:
+def fits(resources: Resources, room: FreeResources) -> ResourceGrant | None:
     """Return what of a room would be granted for this request; None = it does not fit."""
     cpus, mem, asked = resources.cpus or 0, resources.mem or 0, resources.gpus or 0
     gpus = _devices(asked, room.gpus) if asked else {}

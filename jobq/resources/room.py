@@ -12,7 +12,7 @@ MOST_TAGS: Final = 256
 MANY: Final = 2**31  # as many as are wanted
 
 
-class Request(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What a task asks of a worker."""
 
     resources: Resources | None = None
@@ -105,7 +105,7 @@ class Room(Checked):
     counts_slots: bool = field(_flag, False)
     reserves_after: float | None = field(_seconds)
 
-    def holds(self, request: Request, *, at_best: bool = False) -> int:
+    def holds(self, request: ResourceRequest, *, at_best: bool = False) -> int:
         """Return how many tasks that ask for this fit now, each for itself.
 
         Args:

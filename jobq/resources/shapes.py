@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from jobq.errors import ConfigurationError
 from jobq.resources.request import Resources, described
-from jobq.resources.room import MANY, Request, Room
+from jobq.resources.room import MANY, ResourceRequest, Room
 
 NO_SHAPE: Final = 0  # of tasks that ask for nothing
 MOST_SHAPES: Final = 256  # of what waits in one queue
@@ -41,11 +41,11 @@ def text_of(resources: Resources | None, needs: tuple[str, ...] | None) -> str:
     return json.dumps(asked | ({"needs": needs} if needs else {}), sort_keys=True, separators=(",", ":"))
 
 
-def request_of(text: str) -> Request:
+def request_of(text: str) -> ResourceRequest:
     """Return what such a text says."""
     asked = json.loads(text) if text else {}
     needs = asked.pop("needs", None)
-    return Request(Resources(asked) if asked else None, tuple(needs) if needs else None)
+    return ResourceRequest(Resources(asked) if asked else None, tuple(needs) if needs else None)
 
 
 class Choice(NamedTuple):
@@ -77,7 +77,7 @@ class Choice(NamedTuple):
         return count
 
 
-def chosen(shapes: Mapping[int, Request], room: Room | None) -> Choice:
+def chosen(shapes: Mapping[int, ResourceRequest], room: Room | None) -> Choice:
     """Return which shapes fit a room.
 
     Args:

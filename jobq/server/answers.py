@@ -171,7 +171,7 @@ class QueueCounts(Answer):
     paused: Annotated[PauseMark | None, Field(description="Why none is handed out now; null = they are.")]
 
 
-class WaitingShape(Answer):
+class ShapeCount(Answer):
     """How many tasks wait that ask for the same of a worker."""
 
     count: int
@@ -184,7 +184,7 @@ class WaitingShape(Answer):
 class WaitingShapes(Answer):
     """What waits, by what it asks for; without what is scheduled, paused or leased."""
 
-    shapes: list[WaitingShape]
+    shapes: list[ShapeCount]
 
 
 class PauseAnswer(Answer):

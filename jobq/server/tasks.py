@@ -83,7 +83,7 @@ async def claim(call: RequestCall) -> Reply:
     """Claim tasks, and stay for a first one.
 
     The lease counts from before the request was sent. What a lost answer has claimed is to be had again by a new call
-    that names the key of the former one.
+    that names the key of the former one, whatever its room is.
     """
     body: schemas.ClaimRequest = call.body
     backend = await call.backend()

@@ -339,8 +339,8 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a paused file hands out",
         file="backends/jobq_sqlite/task_sql.py",
-        text="    found = [] if is_paused else database",
-        wrong="    found = database",
+        text="    if is_paused:\n        found:",
+        wrong="    if False:\n        found:",
         test="tests/conformance/test_sqlite.py::test_case",
     ),
     Mutant(

@@ -10,7 +10,7 @@ import pytest
 from jobq.batch_plan import Plan
 from jobq.errors import ConfigurationError
 from jobq.formats.sizes import parse
-from jobq.resources.room import Request, Room, Space
+from jobq.resources.room import ResourceRequest, Room, Space
 from jobq.resources.shapes import MOST_SHAPES, NO_SHAPE, rank
 from jobq.settlement import Complete
 from jobq.task import Task
@@ -21,7 +21,7 @@ from jobq_postgres.claim_sql import CLAIM_FITTING, SWEEP
 from jobq_postgres.claimer import Claimer
 from jobq_postgres.push import GroupPush, call_of
 from jobq_postgres.queue_admin import PEEK
-from jobq_postgres.shape_sql import COUNT_WAITING, READY_RANKS, SHAPES, Wanted
+from jobq_postgres.shape_sql import COUNT_WAITING, READY_RANKS, SHAPES, WantedShapes
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
@@ -108,7 +108,7 @@ async def test_what_was_ready_before_the_migration_is_handed_out_as_before(
     async with handle(database) as queue:
         await queue.create()
         assert await queue.waiting_shapes()
-        assert {each.request for each in await queue.waiting_shapes()} == {Request()}
+        assert {each.request for each in await queue.waiting_shapes()} == {ResourceRequest()}
         await queue.push(tasks(1, "new", cpus=4, priority=2))
         assert await taken(queue, room(cpus=1)) == ["urgent-00000"]
         assert await taken(queue, room(cpus=1), 5) == ["asks-00000"]
@@ -299,7 +299,7 @@ async def test_new_shapes_are_found_without_a_notification(queue: PostgresBacken
     (number,) = await connection.fetchrow("SELECT queue_id FROM jobq.queue")
 
     async def found() -> list[str]:
-        claimed, _ = await claimer.claim(connection, number, 5, LEASE, thorough=True, wanted=Wanted(room(4)))
+        claimed, _ = await claimer.claim(connection, number, 5, LEASE, thorough=True, wanted=WantedShapes(room(4)))
         return [each.id for each in claimed]
 
     assert await found() == []
@@ -360,6 +360,6 @@ async def test_first_shape_that_comes_behind_the_sweep_is_no_plain_task(
         def __getattr__(self, name: str) -> Any:
             return getattr(connection, name)
 
-    found, _ = await claimer.claim(Overtaken(), number, 5, LEASE, thorough=False, wanted=Wanted(room(4)))
+    found, _ = await claimer.claim(Overtaken(), number, 5, LEASE, thorough=False, wanted=WantedShapes(room(4)))
     assert pushed
     assert found == []

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.resources.request import UNIT, Resources
-from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS, Request, Room, Space
+from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS, ResourceRequest, Room, Space
 from jobq.selecting import WaitingShape, waiting_shapes
 from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
@@ -83,9 +83,9 @@ async def test_what_waits_is_counted(near: HttpBackend) -> None:
     asked: list[dict[str, Any]] = [{"cpus": 2, "mem": "1G"}, {"gpus": 0.5, "needs": ["eu", "a100"]}, {}, {}]
     await near.push([Task.new(command="true", **each) for each in asked])
     wanted = [
-        WaitingShape(request=Request(), count=2),
-        WaitingShape(request=Request(Resources(cpus=2000, mem=1024**3)), count=1),
-        WaitingShape(request=Request(Resources(gpus=500), ("a100", "eu")), count=1),
+        WaitingShape(request=ResourceRequest(), count=2),
+        WaitingShape(request=ResourceRequest(Resources(cpus=2000, mem=1024**3)), count=1),
+        WaitingShape(request=ResourceRequest(Resources(gpus=500), ("a100", "eu")), count=1),
     ]
     assert sorted(await near.waiting_shapes(), key=repr) == sorted(wanted, key=repr)
 

@@ -238,7 +238,7 @@ async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend)
     assert (sent[1]["task"]["counters"]["failures"], sent[1]["delay_seconds"]) == (1, 2.0)
     await held.settle(Release())
     assert "delay_seconds" not in sent[-1]
-    await held.settle(Release(timedelta(seconds=3)))  # S7: uncharged, and told as what it is
+    await held.settle(Release(timedelta(seconds=3), misfits=1))  # S7: uncharged, and told as what it is
     assert [item["verb"] for item in sent[-2:]] == ["release", "requeue"]
     assert (sent[-1]["task"]["counters"], sent[-1]["delay_seconds"]) == (
         {"failures": 0, "preemptions": 0, "ends": 1},

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from jobq.resources.gpus import named_gpus
-from jobq.resources.grants import Grants, ResourceGrant, Room, fits
+from jobq.resources.grants import FreeResources, Grants, ResourceGrant, fits
 from jobq.resources.offer import Gpu, Offer
 from jobq.resources.request import UNIT, Resources
 from jobq.resources.variables import variables
@@ -79,8 +79,8 @@ def test_parts_share_a_card_before_they_break_another() -> None:
 
 def test_a_task_gets_one_part_of_a_card_at_most() -> None:
     parts = named_gpus(["MIG-1", "MIG-2"])
-    assert fits(Resources(gpus=1000), Room(0, 0, dict.fromkeys(parts, UNIT))) is not None
-    assert fits(Resources(gpus=2000), Room(0, 0, dict.fromkeys(parts, UNIT))) is None
+    assert fits(Resources(gpus=1000), FreeResources(0, 0, dict.fromkeys(parts, UNIT))) is not None
+    assert fits(Resources(gpus=2000), FreeResources(0, 0, dict.fromkeys(parts, UNIT))) is None
     assert Offer(gpus=parts).misfit(Resources(gpus=2000), None) == "gpus=2"
 
 

@@ -13,6 +13,7 @@ from jobq.cli import completions
 from jobq.cli.common import Invocation, ProgramCommand, duration, program_of, read_settings, run_async
 from jobq.cli.display import terminal
 from jobq.cli.submit.arguments import arguments_of, lists_in, show_all, slots_of, take_lists
+from jobq.cli.submit.push_options import CPUS, GPUS, MEM
 from jobq.cli.submit.sweep import EACH, GRID, show_first, sweep_of
 from jobq.cli.worker_options import BACKOFF, LOAD, MEMFREE, MEMORY_LIMIT, NUM_WORKERS, STOP_GRACE, VIEW
 from jobq.errors import JobqError
@@ -36,6 +37,9 @@ lines of files behind `::::`, else the lines of standard input. Several lists ma
 GNU parallel has them, each within its word and without a shell: a value is never code. A -c stays as it is, and finds
 "$ARG_1", "$ARG_2", "$@", $ARG_SEQ and $JOBQ_SLOT.
 
+With --cpus, --gpus or --mem each job takes so much of this machine, and as many run at once as fit (-n bounds them):
+`--gpus 1` gives each a card of its own, which it finds in CUDA_VISIBLE_DEVICES.
+
 With --grid or --each there is no FILE, but one command, as a template: {name} is filled in within the words after `--`,
 without a shell; a -c stays as it is, and finds "$PARAM_name". {index} counts the points from 0.
 
@@ -56,6 +60,7 @@ _EXAMPLES: Final = (
     "jobq run -j 8 -- gzip -9 {} ::: *.log",
     """jobq run -j +0 -c 'sort "$ARG_1" > "${ARG_1%.*}.sorted"' ::: *.txt""",
     "find . -name '*.iso' -print0 | jobq run -j 4 -k -0 -- sha256sum",
+    "jobq run --gpus 1 -- python train.py --config {} ::: *.yaml",
     "jobq run -j 8 --results out --halt soon,fail=10% -- ./simulate {1} {2} ::: 0.1 0.2 ::: 1 2 3",
     "jobq run -n 8 --grid lr=0.1,0.01 --grid seed=01..05 -- python train.py --lr={lr} --seed {seed}",
     """jobq run -n 8 --each runs.csv -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
@@ -67,6 +72,7 @@ _EXAMPLES: Final = (
 _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as the input lasts
 
 
+_OFFERED: Final = {"cpus": "offer_cpus", "gpus": "offer_gpus", "mem": "offer_memory"}
 _SHORT: Final = {
     "keep_order": "-k", "group": "--group", "bar": "--bar", "eta": "--eta", "num_workers": "-n", "jobs": "-j",
     "results": "--results",
@@ -120,6 +126,9 @@ class _RunCommand(ProgramCommand):
 )  # fmt: skip
 @click.option("--bar", is_flag=True, help="On a terminal, show a bar of progress instead of a table.")
 @click.option("--eta", is_flag=True, help="On a terminal, show one line: how many are done, and how long it takes.")
+@CPUS
+@GPUS
+@MEM
 @LOAD
 @MEMFREE
 @NUM_WORKERS
@@ -172,11 +181,12 @@ def run(
     is_list = not is_sweep and (bool(lists) or program is not None or command is not None)
     _check_source(file, form, is_sweep=is_sweep, is_list=is_list, dry_run=dry_run, has_lists=bool(lists))
     handling = _handling(options)
-    settings = _settings(**options)
+    asked = {name: given for name in ("cpus", "gpus", "mem") if (given := options.pop(name)) is not None}
+    settings = _settings(asked, **options)
     from jobq.cli.localrun.one_run import OneRun, options_of  # noqa: PLC0415 - `jobq run --help` needs none of it
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - as above
 
-    task_options = options_of(settings, timeout, queue_file)
+    task_options = options_of(settings, timeout, queue_file, asked)
     source: RunInput | None = None
     if not dry_run:
         settings = below_guardian(sys.argv[1:], settings)  # before anything is read: what is read is lost then
@@ -194,6 +204,7 @@ def run(
         source = _lines(ctx, path)
     again = ["jobq", "run", "--resume", *(("--queue-file", queue_file) if queue_file else ())]
     again += ["-n", str(settings.num_workers)] if settings.num_workers > 1 else []
+    again += [word for name, given in asked.items() for word in (f"--{name}", given)]
     again += ["--joblog", joblog] if joblog else []
     again += ["--results", str(handling.results)] if handling.results else []
     one = OneRun(
@@ -302,14 +313,19 @@ def _points(
     return PointInput(tasks, again)
 
 
-def _settings(**options: Any) -> "Settings":
-    from jobq.settings import variable_of  # noqa: PLC0415 - `jobq run --help` needs none of it
+def _settings(asked: dict[str, str], **options: Any) -> "Settings":
+    from jobq.settings import AUTO_SLOTS, variable_of  # noqa: PLC0415 - `jobq run --help` needs none of it
 
     settings = read_settings(**{**options, "quiet_output": options.get("quiet_output") or None})
     # The person in front of it sees what fails, and decides: nothing is repeated, nothing ends early by itself.
-    own = {
+    own: dict[str, Any] = {
         name: 0
         for name in ("num_retries", "max_consecutive_failures")
         if not (options.get(name) is not None or os.environ.get(variable_of(name)))
     }
-    return settings.copied({**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0})
+    offers = {_OFFERED[name]: ("auto",) if name == "gpus" else "auto" for name in asked}
+    own |= {name: auto for name, auto in offers.items() if getattr(settings, name) is None}
+    if asked and options["num_workers"] is None and not os.environ.get(variable_of("num_workers")):
+        own["num_workers"] = AUTO_SLOTS
+    # All of the input is to be run, and here: nothing that fits is kept waiting.
+    return settings.copied({**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0, "reserve": 0.0})

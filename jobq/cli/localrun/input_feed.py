@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from jobq.backend import Backend
 from jobq.errors import DuplicateTask, JobqError, MalformedTask
-from jobq.resources.request import described
+from jobq.resources.offer import Offer
 from jobq.submit.grid import INDEX
 from jobq.submit.input_lines import Input, TaskOptions
 from jobq.submit.line_chunks import NumberedTask, line_chunks
@@ -75,6 +75,7 @@ class LineInput:
     what = "lines"
 
     def __init__(self, source: Input) -> None:
+        self.offer = Offer()
         self._source = source
         self.path: str | None = source.path
         self.again = "< FILE" if source.path == "-" else shlex.quote(source.path)
@@ -93,10 +94,10 @@ class LineInput:
 
         def task_of(number: int, line: bytes) -> Task | None:
             task = template.task_of_line(line, id_for(number, line))
-            if task is not None and (task.resources or task.needs):
-                what = described(task.resources, task.needs)
+            if task is not None and (lacks := self.offer.misfit(task.resources, task.needs)):
                 raise MalformedTask(
-                    f"asks for {what}, and a run offers slots alone: push it, to a worker that offers it"
+                    f"asks for {lacks}, which this run does not offer: give the run --cpus, --gpus or --mem, or push it"
+                    " to a worker that offers it"
                 )
             return task
 

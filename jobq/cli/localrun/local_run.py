@@ -19,6 +19,7 @@ from jobq.cli.localrun.result_folder import ResultFolder
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
 from jobq.formats import durations
+from jobq.resources.offer import Offer
 from jobq.run.attempt.retry import Backoff, Verdict, is_unspent, verdict_of_caller
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport
@@ -50,6 +51,7 @@ class LocalRun:
         feed: brings in the input; None = all of it is queued.
         joblog: gets each finished task.
         handling: what is done with what they print, and when it ends early.
+        offer: what its tasks can have of the machine.
 
     Attributes:
         done: tasks that succeeded here.
@@ -64,8 +66,15 @@ class LocalRun:
     """
 
     def __init__(
-        self, backend: Backend, settings: Settings, feed: Feed | None, joblog: JobLog | None, handling: JobHandling
+        self,
+        backend: Backend,
+        settings: Settings,
+        feed: Feed | None,
+        joblog: JobLog | None,
+        handling: JobHandling,
+        offer: Offer,
     ) -> None:
+        self._offer = offer
         self.done = 0
         self.failed = 0
         self.failed_earlier = 0
@@ -161,6 +170,7 @@ class LocalRun:
                 self._settings, () if output is None else (lambda: output.too_full(is_busy=bool(sampler.watched)),)
             ),
             sinks=None if self.results is None else self.results.sink,
+            offer=self._offer,
         )
         slots = max(0, self._settings.num_workers) if self._handling.view == "table" else 0
         view = LiveView(screen.show, sampler=sampler, slots=slots, below=lambda _: [self.status()])

@@ -1,6 +1,8 @@
 """One `jobq run`, from its options to its exit code: what is opened, in which order, and what is said at the end."""
 
+import os
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -8,24 +10,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobq.backend import Backend
 from jobq.cli.display import live_view, terminal
 from jobq.cli.display.passthrough_log import PassthroughLog
-from jobq.cli.localrun.input_feed import Feed, RunInput
+from jobq.cli.localrun.input_feed import Feed, LineInput, RunInput
 from jobq.cli.localrun.job_handling import JobHandling
 from jobq.cli.localrun.joblog import JobLog, check_place
 from jobq.cli.localrun.local_run import LocalRun
 from jobq.cli.localrun.run_store import NamedRun, temporary_queue
+from jobq.clock import SystemClock
+from jobq.errors import ConfigurationError
 from jobq.events import Events
 from jobq.formats import durations
+from jobq.resources.offer import Offer
+from jobq.run.worker.leftovers import Leftovers
+from jobq.run.worker.offered import offered
 from jobq.settings import Settings
 from jobq.submit.input_lines import TaskOptions, budgets_of
 from jobq.telemetry.push_tracing import traced_push
 from jobq.telemetry.setup import traced
 
 
-def options_of(settings: Settings, timeout: timedelta | None, queue_file: str | None) -> TaskOptions:
+def options_of(
+    settings: Settings, timeout: timedelta | None, queue_file: str | None, asked: Mapping[str, str]
+) -> TaskOptions:
     """Return what all tasks have."""
     return TaskOptions(
+        cpus=asked.get("cpus"),
+        gpus=asked.get("gpus"),
+        mem=asked.get("mem"),
         timeout=timeout.total_seconds() if timeout is not None else None,
         cwd=str(Path.cwd()) if queue_file is not None else None,  # it may be resumed from elsewhere
         budgets=budgets_of(settings),
@@ -70,6 +83,8 @@ class OneRun:
     async def work(self, *, resume: bool, resume_failed: bool, as_json: bool) -> int:
         """Do it and say how it went."""
         began = time.monotonic()
+        self._settings, offer = await offered(self._settings, os.environ)
+        self._check(offer)
         async with AsyncExitStack() as stack:
             source = self._source
             named = NamedRun(self._queue_file, self._settings) if self._queue_file is not None else None
@@ -82,21 +97,19 @@ class OneRun:
                     resume=resume,
                     reads_input=source is not None,
                     may_begin=partial(_may_begin, source, resume=resume, resume_failed=resume_failed),
+                    on_resume=partial(_prepare, offer=offer, resume_failed=resume_failed),
                     again=self._again,
                 )
             )
             backend = await stack.enter_async_context(entered)
             joblog = stack.enter_context(JobLog(self._joblog, append=resume) if self._joblog else nullcontext())
-            if resume_failed:
-                while dead := await backend.dead_letters(500):
-                    await backend.redrive([letter.id for letter in dead])
             feed = None
             if source is not None:
                 on_end = None if named is None else named.input_is_queued
                 context = stack.enter_context(traced_push(backend.name, "sqlite", self._settings.telemetry))
                 options = replace(self._options, trace_context=context)
                 feed = Feed(backend, source, options, keeps_known=resume, on_end=on_end)
-            here = LocalRun(backend, self._settings, feed, joblog, self._handling)
+            here = LocalRun(backend, self._settings, feed, joblog, self._handling, offer)
             is_live = not as_json and live_view.is_wanted(self._settings.view)
             with PassthroughLog(echo=self._echo, is_live=is_live) as screen:
                 events = Events(screen.on_event)
@@ -110,6 +123,13 @@ class OneRun:
         exit_code = here.exit_code or int(screen.lost_output)
         self._say(here, time.monotonic() - began)
         return terminal.put_report([_summary(here, time.monotonic() - began)], exit_code) if as_json else exit_code
+
+    def _check(self, offer: Offer) -> None:
+        """Raise ConfigurationError where no job could ever run here."""
+        if lacks := offer.misfit(self._options.task(command="true").resources, None):
+            raise ConfigurationError(f"each job asks for {lacks}, and this machine has less (`jobq hwdetect` says why)")
+        if isinstance(self._source, LineInput):
+            self._source.offer = offer
 
     def _say(self, here: LocalRun, seconds: float) -> None:
         for task in here.failures:
@@ -157,6 +177,14 @@ async def _may_begin(source: RunInput | None, *, resume: bool, resume_failed: bo
     if resume_failed or source is None:
         return False
     return not resume or not await source.is_empty()
+
+
+async def _prepare(backend: Backend, *, offer: Offer, resume_failed: bool) -> None:
+    """See to what an earlier run has left; raises ConfigurationError where some of it could never run."""
+    while resume_failed and (dead := await backend.dead_letters(500)):
+        await backend.redrive([letter.id for letter in dead])
+    if lacks := await Leftovers(backend, SystemClock()).misfits(offer):
+        raise ConfigurationError(f"{lacks}; go on with the options --cpus, --gpus and --mem that it began with")
 
 
 def _summary(here: LocalRun, seconds: float) -> dict[str, Any]:

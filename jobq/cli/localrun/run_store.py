@@ -88,7 +88,13 @@ class NamedRun:
 
     @asynccontextmanager
     async def opened(
-        self, *, resume: bool, reads_input: bool, may_begin: Callable[[], Awaitable[bool]], again: str
+        self,
+        *,
+        resume: bool,
+        reads_input: bool,
+        may_begin: Callable[[], Awaitable[bool]],
+        on_resume: Callable[[Backend], Awaitable[None]],
+        again: str,
     ) -> AsyncIterator[Backend]:
         """Enter the queue, and mark it as one whose input is being read when that is so.
 
@@ -96,6 +102,7 @@ class NamedRun:
             resume: go on with what the file holds.
             reads_input: whether there is an input to be queued.
             may_begin: asked when the file holds no run: whether that is no mistake.
+            on_resume: called when it holds one, before anything of it is changed.
             again: the command line that resumes, for messages.
 
         Raises:
@@ -117,6 +124,7 @@ class NamedRun:
                         f"{self._path} holds {held}; go on with: {again} (what is done is not done again), or name"
                         " another file, or remove this one to run all again"
                     )
+                await on_resume(backend)
             self._again = again
             await self._mark(reads_input=reads_input)
             assert isinstance(backend, _Private)

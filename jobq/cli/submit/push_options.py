@@ -41,26 +41,25 @@ def asked_of(_context: click.Context, parameter: click.Parameter, given: Any) ->
     return given
 
 
-_ASKING: Final = (
-    click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs, as in 4 or 0.5."),
-    click.option(
-        "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
-    ),
-    click.option(
-        "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
-    ),
-    click.option(
-        "--needs", metavar="TAG", multiple=True, callback=asked_of,
-        help="A tag that its worker must have (worker --tag); may be repeated, and it must have all.",
-    ),
-)  # fmt: skip
+CPUS: Final = click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs: 4 or 0.5.")
+GPUS: Final = click.option(
+    "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
+)
+MEM: Final = click.option(
+    "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
+)
+_NEEDS: Final = click.option(
+    "--needs",
+    metavar="TAG",
+    multiple=True,
+    callback=asked_of,
+    help="A tag that its worker must have (worker --tag); may be repeated, and it must have all.",
+)
 
 
 def asking(command: Any) -> Any:
     """Give a command the options that say what tasks ask of a machine."""
-    for each in reversed(_ASKING):
-        command = each(command)
-    return command
+    return CPUS(GPUS(MEM(_NEEDS(command))))
 
 
 def kwargs_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> dict[str, Any] | None:

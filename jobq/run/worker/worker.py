@@ -204,8 +204,9 @@ class Worker:
                 await presence.stop()
         tripped = self._breaker.tripped.is_set()
         report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
-        left = "" if self._stopping.interrupted.is_set() else await self._leftovers.described()
-        if misfits := self._grants.told_misfits() or (left and await self._leftovers.misfits(self._grants.offer)):
+        asks = not self._stopping.interrupted.is_set()
+        left = await self._leftovers.described() if asks else ""  # which who may only claim is not told
+        if misfits := self._grants.told_misfits() or (asks and await self._leftovers.misfits(self._grants.offer)):
             self._emit("worker.misfits", logging.WARNING, detail=misfits)
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
         self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)

@@ -7,7 +7,7 @@ from typing import Any
 from jobq.backend import Delivery
 from jobq.errors import ConfigurationError
 from jobq.resources.request import UNIT
-from jobq.resources.room import Request, Room, Space
+from jobq.resources.room import ResourceRequest, Room, Space
 from jobq.resources.shapes import MOST_SHAPES
 from jobq.selecting import Selects
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -155,7 +155,7 @@ async def what_waits_is_counted_by_what_it_asks_for(bench: Bench) -> None:
     await bench.pushed(1)
     await _delivery(bench, _room(cpus=4, tags=["a100"]))
     (resources,) = {each.task.resources for each in await _receive(bench, _room(cpus=4), 1)}
-    wanted = {Request(resources): 1, Request(None, ("a100",)): 2, Request(): 1}
+    wanted = {ResourceRequest(resources): 1, ResourceRequest(None, ("a100",)): 2, ResourceRequest(): 1}
     assert {each.request: each.count for each in await _selecting(bench).waiting_shapes()} == wanted
 
 

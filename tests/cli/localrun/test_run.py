@@ -135,7 +135,7 @@ def test_bad_input_is_blamed_by_line(jobq: Jobq) -> None:
     assert "go on with: jobq run --resume --queue-file queue < FILE" in result.err
     assert "line 2" in jobq("run", stdin='{"command": "true", "id": "a"}\n{"command": "false", "id": "a"}', code=1).err
     asks = jobq("run", stdin='true\n{"command": "true", "gpus": 1, "needs": ["eu"]}', code=2).err
-    assert "line 2: asks for gpus=1 needs eu, and a run offers slots alone" in asks
+    assert "line 2: asks for gpus=1 needs eu, which this run does not offer" in asks
 
 
 @pytest.mark.parametrize(

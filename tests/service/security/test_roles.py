@@ -44,6 +44,9 @@ def test_a9_each_role_does_its_own_and_nothing_else(jobq: Jobq, tmp_path: Path) 
     }
     with running(place, tmp_path, is_open=False) as server:
         check(jobq, server, token)
+        works = {"JOBQ_HTTP_TOKEN": token["works"]}
+        jobq(f"{server.url}/demo", "push", "--gpus", "1", "-c", "true", env={"JOBQ_HTTP_TOKEN": token["pushes"]})
+        assert "that this worker cannot run: gpus=1 (1)" in jobq(f"{server.url}/demo", "worker", env=works).err
 
 
 def check(jobq: Jobq, server: HttpServer, token: dict[str, str]) -> None:
