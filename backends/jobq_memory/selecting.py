@@ -30,7 +30,7 @@ class ShapeSelection:
         choice = chosen(shapes, room)
         wanted = {*choice.fitting, *choice.blocked}
         first = next((entry for entry in ready if numbers[entry.request] in wanted), None)
-        if first is not None and numbers[first.request] in choice.blocked:
+        if first is not None and first.request != ResourceRequest() and numbers[first.request] in choice.blocked:
             if self._overtaken.get(first.request, ("", 0.0))[0] != first.id:
                 self._overtaken[first.request] = first.id, wall
             if self._overtaken[first.request][1] <= wall - choice.overtaken_after:

@@ -275,12 +275,13 @@ class Claimer:
         self, connection: Any, queue: int, limit: int, lease: timedelta, wanted: WantedShapes
     ) -> list[LeasedRow]:
         choice = await self._chosen(connection, queue, wanted)
-        if not choice.fitting and not choice.blocked:
+        has_shapes = len(self._shapes) > 1
+        if not choice.fitting and not (has_shapes and choice.blocked):
             return []
         began = time.monotonic()
         self._noted = {}
         self._full_look_due = began + _FULL_LOOK_SECONDS  # unless a note says "anywhere" meanwhile
-        if has_shapes := len(self._shapes) > 1:
+        if has_shapes:
             found = await ready_ranks(connection, queue, self._shapes)
         else:
             most = min(limit, choice.fitting[NO_SHAPE])

@@ -177,4 +177,5 @@ def _is_overtaken(database: sqlite3.Connection, first: tuple[Any, ...], choice: 
     """Return whether the first one has been overtaken for as long as it has to be, and note that it is now."""
     seq, shape = first[0], first[-1]
     database.execute(_OVERTAKE, (seq, wall, shape, seq))
-    return bool(database.execute(_IS_OVERTAKEN, (seq, wall - choice.overtaken_after, shape)).fetchone()[0])
+    found = database.execute(_IS_OVERTAKEN, (seq, wall - choice.overtaken_after, shape)).fetchone()
+    return found is not None and bool(found[0])  # what asks for nothing has no row

@@ -53,7 +53,8 @@ class Choice(NamedTuple):
 
     Attributes:
         fitting: how many tasks of each fit, each shape for itself, by its number.
-        blocked: the numbers of those that only have no room now, and may be reserved for.
+        blocked: the numbers of those that only have no room now, and may be reserved for; but for NO_SHAPE, which takes
+            a processor at most, and is overtaken by nobody for it.
         overtaken_after: seconds; see `Room.reserves_after`.
     """
 
@@ -89,8 +90,7 @@ def chosen(shapes: Mapping[int, ResourceRequest], room: Room | None) -> Choice:
     fitting = {shape: count for shape, request in shapes.items() if (count := room.holds(request))}
     if room.reserves_after is None:
         return Choice(fitting)
-    # What asks for nothing takes a processor at most: it is not waited for.
-    others = sorted(each for each in shapes.keys() - fitting.keys() if shapes[each] != ResourceRequest())
+    others = sorted(shapes.keys() - fitting.keys())
     return Choice(
         fitting, tuple(each for each in others if room.holds(shapes[each], at_best=True)), room.reserves_after
     )

@@ -191,9 +191,9 @@ async def what_a_batch_runs_at_its_end_asks_for_what_it_says(bench: Bench) -> No
 
 @case("selects")
 async def nothing_is_reserved_for_what_asks_for_nothing(bench: Bench) -> None:
-    """It takes a processor where each counts as one, and is no reason to idle."""
+    """It takes a processor where each counts as one, and is no reason to idle; nor for what comes behind it."""
     await bench.pushed()
-    room = Room(total=Space(cpus=UNIT), counts_slots=True, reserves_after=0.0)
+    room = Room(total=Space(cpus=UNIT, mem=_GIB), counts_slots=True, reserves_after=0.0)
     await _nothing_fits(bench, room)
     await _pushed(bench, mem="1G")
     await _nothing_fits(bench, room)
