@@ -72,7 +72,7 @@ class QueueState:
         self.notes: dict[tuple[str, str], tuple[str, float]] = {}  # value and wall time, by kind and key
         self.paused: Pause | None = None
         self._selection = ShapeSelection()
-        self._batches = BatchBook(clock, self.push, self.entries.__contains__, self._to_cancel)
+        self._batches = BatchBook(clock, self._push, self.entries.__contains__, self._to_cancel)
 
     @property
     def batches(self) -> BatchBook:
@@ -82,6 +82,10 @@ class QueueState:
 
     def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add all tasks that are new, or none (S1, S8)."""
+        check_shapes(self.entries.values(), tasks)
+        return self._push(tasks)
+
+    def _push(self, tasks: Sequence[Task]) -> list[str]:
         new: dict[str, Entry] = {}
         held = {}
         for each in tasks:
@@ -95,7 +99,6 @@ class QueueState:
                 new[task.id].params = task.params or {}
             elif known.fingerprint != fingerprint:
                 raise DuplicateTask(f"task {task.id} is known with another payload; give the new one another id")
-        check_shapes(self.entries.values(), new.values())
         for entry in new.values():
             self._add(entry)
             if entry.id in held:

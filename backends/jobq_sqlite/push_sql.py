@@ -47,6 +47,8 @@ def push(
     now: Now,
     keep: float | None = IDS_KEPT_SECONDS,
     ids_kept: float = IDS_KEPT_SECONDS,
+    *,
+    refuses_shapes: bool = True,
 ) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
@@ -57,6 +59,7 @@ def push(
         now: the time.
         keep: for how many seconds the journal keeps what has ended; None = there is none.
         ids_kept: for how many seconds the id of a task that is done is known.
+        refuses_shapes: whether a task is refused with whose request there would be too many different ones.
 
     Returns:
         The epoch that they were pushed in, which the next ones had best be encoded with.
@@ -64,7 +67,7 @@ def push(
     confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
     expired = now.wall - ids_kept
     numbers = _batches(database, queue, rows, expired)
-    shapes = numbers_of(database, queue, (row.shape for row in rows))
+    shapes = numbers_of(database, queue, (row.shape for row in rows), refuses=refuses_shapes)
     began = time.monotonic()
     epoch, are_new = _add(database, queue, rows, numbers, shapes, now)
     if not are_new:
