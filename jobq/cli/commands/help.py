@@ -19,7 +19,9 @@ _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _WORD_OF_CLASS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-@click.command(cls=ExampleCommand, examples=("jobq help lock-lost", "jobq help 75", "jobq help batches", "jobq help topics"))
+@click.command(
+    cls=ExampleCommand, examples=("jobq help lock-lost", "jobq help 75", "jobq help batches", "jobq help topics")
+)
 @click.argument("topic", metavar="COMMAND|TOPIC")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 def help(topic: str, as_json: bool) -> int:  # noqa: A001 - the command's name
