@@ -128,7 +128,7 @@ class ShapeChooser:
             queue: the queue's number.
             newest: its newest shape.
         """
-        if newest == NO_SHAPE and (self._room is None or self._room.holds(ResourceRequest())):
+        if newest == NO_SHAPE and (self._room is None or self._room.takes_plain):
             return None
         if self._choice is None or self._newest != newest:
             self._newest, self._choice = newest, chosen(self._known.read(database, queue, newest), self._room)
