@@ -45,6 +45,13 @@ def test_a_page_and_a_command_and_a_slip(jobq: Jobq) -> None:
     assert "did you mean 'lock-lost'" in jobq("help", "lock-los", code=2).err
 
 
+def test_an_error_as_python_names_it_and_an_exit_code_find_their_sections(jobq: Jobq) -> None:
+    assert jobq("help", "LockLost").out.startswith("# lock-lost")
+    assert jobq("help", "jobq.errors.PushUnknown").out.startswith("# push-unknown")
+    assert "the same again, later" in jobq("help", "75").out
+    assert json.loads(jobq("help", "75", "--json").out)["topic"] == "exit-codes"
+
+
 def test_topics_lists_each_page_and_each_error(jobq: Jobq) -> None:
     listed = {line.split()[0] for line in jobq("help", "topics").out.splitlines()}
     assert listed == {*pages(), *sections()}

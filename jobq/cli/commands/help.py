@@ -16,15 +16,18 @@ from jobq.cli.display import terminal
 SHORT_NAMES: Final = "troubleshooting"  # the page with a section for each error
 _SECTION: Final = re.compile(r"^## ([a-z][a-z0-9-]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
+_WORD_OF_CLASS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-@click.command(cls=ExampleCommand, examples=("jobq help lock-lost", "jobq help batches", "jobq help topics"))
+@click.command(
+    cls=ExampleCommand, examples=("jobq help lock-lost", "jobq help 75", "jobq help batches", "jobq help topics")
+)
 @click.argument("topic", metavar="COMMAND|TOPIC")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 def help(topic: str, as_json: bool) -> int:  # noqa: A001 - the command's name
-    """Explain a command, an error or a topic, without a network.
+    """Explain a command, an error, an exit code or a topic, without a network.
 
-    Errors name their topic; `jobq help topics` lists all of them.
+    Errors name their topic, and Python their class (LockLost); `jobq help topics` lists all of them.
     """
     if topic == "topics":
         for name, title in _topics():
@@ -33,7 +36,7 @@ def help(topic: str, as_json: bool) -> int:  # noqa: A001 - the command's name
             else:
                 terminal.put(f"{name:24}{title}")
         return 0
-    word = topic.lower()
+    word = _meant(topic)
     text = sections().get(word) or pages().get(word)
     if text is None:
         meant = did_you_mean(word, [name for name, _ in _topics()])
@@ -58,6 +61,13 @@ def sections() -> dict[str, str]:
     """Return what is said of each error, by its short name."""
     found = _SECTION.findall(pages().get(SHORT_NAMES, ""))
     return {name: f"# {name}\n\n{text.strip()}\n" for name, text in found}
+
+
+def _meant(topic: str) -> str:
+    """Return the name of a topic: of an exit code, of an error's class as a traceback has it, or as it stands."""
+    if topic.isdecimal():
+        return "exit-codes"
+    return _WORD_OF_CLASS.sub("-", topic.removeprefix("jobq.errors.")).lower()
 
 
 def _topics() -> Iterable[tuple[str, str]]:
