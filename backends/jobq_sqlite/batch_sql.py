@@ -237,7 +237,8 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
         free = task
         while push_sql.is_known(database, queue, free.id, now):  # somebody has given another task such an id
             free = under_another_id(task)
-        push_sql.push(database, queue, [NewRow(free, free.encode(), free.fingerprint())], now, None, math.inf)
+        new = [NewRow(free, free.encode(), free.fingerprint())]
+        push_sql.push(database, queue, new, now, None, math.inf, follows=True)
     return bool(tasks)
 
 

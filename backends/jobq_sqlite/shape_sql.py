@@ -45,13 +45,16 @@ _OVERTAKE: Final = "UPDATE shape SET overtaken_seq = ?, overtaken_since = ? WHER
 _ANY_NEWEST: Final = -1
 
 
-def numbers_of(database: sqlite3.Connection, queue: int, texts: Iterable[str]) -> dict[str, int]:
+def numbers_of(
+    database: sqlite3.Connection, queue: int, texts: Iterable[str], *, refuses: bool = True
+) -> dict[str, int]:
     """Return the numbers of what tasks ask for, made where they are new.
 
     Args:
         database: in a transaction.
         queue: the queue's number.
         texts: of `jobq.resources.shapes.text_of`.
+        refuses: whether too many are refused; else those have no number.
 
     Raises:
         ConfigurationError: there would be too many.
@@ -68,14 +71,16 @@ def numbers_of(database: sqlite3.Connection, queue: int, texts: Iterable[str]) -
         database.executemany("DELETE FROM shape WHERE shape = ?", [(shape,) for shape in gone.values()])
         known = {request: shape for request, shape in known.items() if request not in gone}
         if len(known) + len(new) > MOST_SHAPES:
-            raise too_many(known.keys() | wanted)
+            if refuses:
+                raise too_many(known.keys() | wanted)
+            new = new[: MOST_SHAPES - len(known)]
     for request in new:
         inserted = database.execute("INSERT INTO shape (queue_id, request) VALUES (?, ?)", (queue, request))
         assert inserted.lastrowid is not None
         known[request] = inserted.lastrowid
     if new:
         database.execute("UPDATE queue SET newest_shape = ? WHERE queue_id = ?", (max(known.values()), queue))
-    return numbers | {request: known[request] for request in wanted}
+    return numbers | {request: known[request] for request in wanted & known.keys()}
 
 
 class KnownShapes:

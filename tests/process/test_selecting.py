@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from jobq.clock import SystemClock
+from jobq.pausing import Pause
+from jobq.resources import gpus
+from jobq.resources.offer import Gpu, Offer
 from jobq.run.attempt import task_grants
 from jobq.run.stopping import Stopping
+from jobq.run.worker.worker import Worker
+from jobq.settings import Settings
 from jobq.testing.faults import Faults
 from jobq_sqlite import SqliteBackend
 from jobq_sqlite.host import this_host
 from jobq_sqlite.open_file import StoreFile
-from tests.process.stage import Stage
+from tests.process.stage import QUICK, Stage
 
 HOLD = "while ! test -e go; do sleep 0.05; done; echo first"
 
@@ -84,3 +89,29 @@ async def test_no_worker_ends_beside_what_will_fit(stage: Stage) -> None:
     report = await stage.work(num_workers=4, offer_gpus="0")
     assert report.succeeded == 40
     assert (await stage.backend.stats()).unfinished == 0
+
+
+class _SlowToSay(SqliteBackend):
+    """It takes long to say whether the queue is paused, which a worker asks once before it ends."""
+
+    is_asked = False
+
+    async def paused(self) -> Pause | None:
+        self.is_asked = True
+        await asyncio.sleep(1.0)
+        return await super().paused()
+
+
+async def test_who_is_about_to_end_looks_again_when_a_card_was_freed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The empty answer spoke of the room that there was when it was asked for."""
+    file = StoreFile(path=tmp_path / "queue.db", clock=SystemClock(), host=this_host())
+    async with _SlowToSay(file, "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        monkeypatch.setattr(gpus, "are_busy", lambda *_: not backend.is_asked)
+        await stage.push("true", "true", gpus=1)
+        offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
+        report = await Worker(backend, Settings(**QUICK), offer=offer).run()
+        assert (report.succeeded, (await backend.stats()).visible) == (2, 0)
