@@ -60,6 +60,7 @@ NOT_RUN: Final = {
     "jobq demo serve --port": "as above",
     "jobq ui ": "serves until it is interrupted; tests/dashboard/test_ui.py does the same",
     "jobq demo ui ": "as above",
+    "jobq run --gpus": "needs a GPU; tests/cli/localrun/test_run_resources.py says that it has some",
     "pip install 'jobq[ui]'": "as of the other extras",
     "jobq serve postgresql://": "as above",
     "jobq http://": "needs a service; tests/service does the same with one of its own",
