@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.pausing import Pause
 from jobq.resources import gpus
 from jobq.resources.offer import Gpu, Offer
+from jobq.resources.room import Room
 from jobq.run.attempt import task_grants
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
+from jobq.settlement import Release
 from jobq.testing.faults import Faults
 from jobq_sqlite import SqliteBackend
 from jobq_sqlite.host import this_host
@@ -115,3 +118,36 @@ async def test_who_is_about_to_end_looks_again_when_a_card_was_freed_meanwhile(
         offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
         report = await Worker(backend, Settings(**QUICK), offer=offer).run()
         assert (report.succeeded, (await backend.stats()).visible) == (2, 0)
+
+
+class _FarAway(SqliteBackend):
+    """Its answers are on their way for a while; who hangs up meanwhile gives back what they grant."""
+
+    given_back = 0
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        await asyncio.sleep(0.1)
+        found = await super().receive_fitting(room, max_tasks, lease, wait, worker_id=worker_id)
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            self.given_back += len(found)
+            for each in found:
+                await asyncio.shield(each.settle(Release()))
+            raise
+        return found
+
+
+async def test_who_asks_again_because_something_ended_hears_the_answer(tmp_path: Path) -> None:
+    """Where something ends all the time, the next end would cut that receive short, too, and what it grants go back."""
+    file = StoreFile(path=tmp_path / "queue.db", clock=SystemClock(), host=this_host())
+    async with _FarAway(file, "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        for number in range(60):
+            await stage.push(f"sleep {0.2 + number % 13 / 10:.1f}", cpus=1)
+        report = await stage.work(num_workers=32, offer_cpus="16", visibility_timeout=timedelta(seconds=20))
+    assert report.succeeded == 60
+    assert backend.given_back <= 15
