@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from jobq.resources.room import ResourceRequest, Room
 from jobq.resources.shapes import MOST_SHAPES, chosen, text_of, too_many
 from jobq.selecting import WaitingShape
+from jobq.task import Task
 from jobq_memory.entry import Entry, State
 
 
@@ -43,9 +44,9 @@ def waiting_shapes(ready: Iterable[Entry]) -> list[WaitingShape]:
     return [WaitingShape(request=request, count=count) for request, count in Counter(e.request for e in ready).items()]
 
 
-def check_shapes(entries: Iterable[Entry], new: Iterable[Entry]) -> None:
+def check_shapes(entries: Iterable[Entry], new: Iterable[Task]) -> None:
     """Raise ConfigurationError where tasks would ask for too many different things."""
-    asked = {entry.request for entry in new} - {ResourceRequest()}
+    asked = {ResourceRequest(task.resources, task.needs) for task in new} - {ResourceRequest()}
     if not asked:
         return
     asked |= {entry.request for entry in entries if entry.state is not State.DONE} - {ResourceRequest()}

@@ -10,6 +10,7 @@ from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskReco
 from jobq.task import Task
 from jobq_postgres.cancel import cancel_held
 from jobq_postgres.lane import Work
+from jobq_postgres.shape_sql import first_of_each
 from jobq_postgres.stored_text import text_of
 
 # In the order of tables in which a task goes through them; `waiting_of` and the others make records of their rows.
@@ -72,9 +73,10 @@ FIRST_ENDED: Final = """
     SELECT extract(epoch FROM statement_timestamp() - min(ended_at))::float8 FROM jobq.attempt
     WHERE queue_id = $1 AND ended_at > statement_timestamp() - $2 * interval '1 second'
 """
-OLDEST: Final = """
-    SELECT body FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL ORDER BY rank, position LIMIT 1
-"""
+OLDEST: Final = f"""
+    SELECT body FROM (SELECT ready.seq FROM {first_of_each("1")} ORDER BY ready.position LIMIT 1) AS first
+    JOIN jobq.task ON task.seq = first.seq
+"""  # noqa: S608 - constants of ours, every value is bound
 # Locked in the order of seq, as everyone does it.
 HOLD: Final = """
     SELECT seq, id, coalesce(expires_at > clock_timestamp(), false) AS is_live FROM jobq.task

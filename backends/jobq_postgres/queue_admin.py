@@ -11,7 +11,7 @@ from jobq.pausing import Pause
 from jobq.servable import PAGE_BYTES
 from jobq.task import Task
 from jobq_postgres.settle import TELL_GONE
-from jobq_postgres.shape_sql import FIRST_OF_EACH, PRIORITY
+from jobq_postgres.shape_sql import PRIORITY, first_of_each
 from jobq_postgres.stored_text import text_of
 
 _MOST_LETTERS: Final = 10_000  # of a page: their sizes are summed up
@@ -21,7 +21,8 @@ ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wa
 PEEK: Final = f"""
     SELECT task.id, task.body, task.deliveries FROM (
         SELECT seq, {PRIORITY} AS priority, turn, position, since FROM (
-            (SELECT ready.seq, ready.rank, 0 AS turn, ready.position, NULL::timestamptz AS since FROM {FIRST_OF_EACH})
+            (SELECT ready.seq, ready.rank, 0 AS turn, ready.position, NULL::timestamptz AS since
+                FROM {first_of_each("$2")})
             UNION ALL
             (SELECT seq, rank, 1, 0, due FROM jobq.task
                 WHERE queue_id = $1 AND due <= statement_timestamp() ORDER BY due LIMIT $2)

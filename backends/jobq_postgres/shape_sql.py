@@ -24,14 +24,9 @@ _READY: Final = f"""
     jobq.task WHERE queue_id = $1 AND position IS NOT NULL AND rank BETWEEN
     (fit.shape::bigint << {RANKS_BITS}) - {PRIORITIES} AND (fit.shape::bigint << {RANKS_BITS}) + {PRIORITIES}
 """
-# The first tasks of each shape; `found` has to bound them.
-FIRST_OF_EACH: Final = f"""
-    (SELECT {NO_SHAPE} AS shape UNION ALL SELECT shape FROM jobq.shape WHERE queue_id = $1) AS fit,
-    LATERAL (SELECT seq, rank, position FROM {_READY} ORDER BY rank, position LIMIT $2) AS ready
-"""  # noqa: S608 - constants of ours, every value is bound; so below
 # The priority of a task, whatever its shape is.
 PRIORITY: Final = f"((((rank + {1 << (RANKS_BITS - 1)}) >> {RANKS_BITS}) << {RANKS_BITS}) - rank)"
-COUNT_WAITING: Final = f"SELECT fit.shape, (SELECT count(*) FROM {_READY}) FROM unnest($2::bigint[]) AS fit (shape)"  # noqa: S608
+COUNT_WAITING: Final = f"SELECT fit.shape, (SELECT count(*) FROM {_READY}) FROM unnest($2::bigint[]) AS fit (shape)"  # noqa: S608 - constants of ours, every value is bound; so below
 _MOST_RANKS: Final = 1000  # that one look finds; those behind are found when these are empty
 # Which ranks are there of some shapes, each with the first position; by as many steps through the index.
 READY_RANKS: Final = f"""
@@ -49,6 +44,14 @@ OVERTAKE: Final = """
     UPDATE jobq.shape SET overtaken_seq = $2, overtaken_since = clock_timestamp()
     WHERE shape = $1 AND overtaken_seq IS DISTINCT FROM $2
 """
+
+
+def first_of_each(most: str) -> str:
+    """Return what is to be read from: the first ready tasks of each shape of the queue $1."""
+    return f"""
+        (SELECT {NO_SHAPE} AS shape UNION ALL SELECT shape FROM jobq.shape WHERE queue_id = $1) AS fit,
+        LATERAL (SELECT seq, rank, position FROM {_READY} ORDER BY rank, position LIMIT {most}) AS ready
+    """  # noqa: S608
 
 
 async def numbers_of(connection: Any, queue: int, texts: Iterable[str]) -> dict[str, int]:

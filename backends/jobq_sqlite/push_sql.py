@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from jobq.batches import BatchState, missing, sealed
 from jobq.errors import DuplicateTask
-from jobq.resources.shapes import NO_SHAPE, rank, text_of
+from jobq.resources.shapes import rank, text_of
 from jobq.servable import IDS_KEPT
 from jobq.task import Task
 from jobq_sqlite import journal_writer
@@ -48,7 +48,7 @@ def push(
     keep: float | None = IDS_KEPT_SECONDS,
     ids_kept: float = IDS_KEPT_SECONDS,
     *,
-    follows: bool = False,
+    refuses_shapes: bool = True,
 ) -> int:
     """Add all rows, or raise DuplicateTask; ids that are known with the same fingerprint are left as they are (S8).
 
@@ -59,8 +59,7 @@ def push(
         now: the time.
         keep: for how many seconds the journal keeps what has ended; None = there is none.
         ids_kept: for how many seconds the id of a task that is done is known.
-        follows: nobody is there to be refused: what asks for one thing too many is handed out as if it asked for
-            nothing, and whom it does not fit gives it back.
+        refuses_shapes: whether a task is refused with whose request there would be too many different ones.
 
     Returns:
         The epoch that they were pushed in, which the next ones had best be encoded with.
@@ -68,7 +67,7 @@ def push(
     confirm(database, queue)  # else what is acknowledged stands where nobody looks (S1)
     expired = now.wall - ids_kept
     numbers = _batches(database, queue, rows, expired)
-    shapes = numbers_of(database, queue, (row.shape for row in rows), refuses=not follows)
+    shapes = numbers_of(database, queue, (row.shape for row in rows), refuses=refuses_shapes)
     began = time.monotonic()
     epoch, are_new = _add(database, queue, rows, numbers, shapes, now)
     if not are_new:
@@ -154,7 +153,7 @@ def _columns(
     body = row.body if task.epoch == epoch else task.in_epoch(epoch).encode()
     waits = task.not_before is not None and task.not_before > now.wall
     where = ("scheduled", task.not_before) if waits else ("ready", now.wall)
-    order = -rank(shapes.get(row.shape, NO_SHAPE), task.priority)
+    order = -rank(shapes[row.shape], task.priority)
     return queue, task.id, order, row.fingerprint, epoch, body, numbers[task.batch], params, *where
 
 

@@ -54,7 +54,8 @@ def numbers_of(
         database: in a transaction.
         queue: the queue's number.
         texts: of `jobq.resources.shapes.text_of`.
-        refuses: whether too many are refused; else those have no number.
+        refuses: whether too many are an error; else what asks for one more is handed out as what asks for nothing, and
+            put back by who cannot run it.
 
     Raises:
         ConfigurationError: there would be too many.
@@ -73,14 +74,14 @@ def numbers_of(
         if len(known) + len(new) > MOST_SHAPES:
             if refuses:
                 raise too_many(known.keys() | wanted)
-            new = new[: MOST_SHAPES - len(known)]
+            new = []
     for request in new:
         inserted = database.execute("INSERT INTO shape (queue_id, request) VALUES (?, ?)", (queue, request))
         assert inserted.lastrowid is not None
         known[request] = inserted.lastrowid
     if new:
         database.execute("UPDATE queue SET newest_shape = ? WHERE queue_id = ?", (max(known.values()), queue))
-    return numbers | {request: known[request] for request in wanted & known.keys()}
+    return numbers | {request: known.get(request, NO_SHAPE) for request in wanted}
 
 
 class KnownShapes:
@@ -131,7 +132,7 @@ class ShapeChooser:
             queue: the queue's number.
             newest: its newest shape.
         """
-        if newest == NO_SHAPE and (self._room is None or self._room.holds(ResourceRequest())):
+        if newest == NO_SHAPE and (self._room is None or self._room.takes_plain):
             return None
         if self._choice is None or self._newest != newest:
             self._newest, self._choice = newest, chosen(self._known.read(database, queue, newest), self._room)

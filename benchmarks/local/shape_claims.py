@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns, median
 from benchmarks.sections import Options
-from jobq.resources.request import UNIT
+from jobq.resources.request import UNIT, Resources
 from jobq.resources.room import Room, Space
 from jobq.selecting import selecting
 from jobq.settings import Settings
@@ -40,12 +40,12 @@ def measure(folder: Path, options: Options) -> Iterator[Row]:
 
 
 def _told(shapes: int) -> str:
-    return f"{shapes} shapes" if shapes else "no shape"
+    return "no shape" if not shapes else "1 shape" if shapes == 1 else f"{shapes} shapes"
 
 
 async def _fill(spec: str, count: int, shapes: int) -> None:
-    asking = [Task.new(command="echo a task of the usual size", cpus=number or None) for number in range(shapes + 1)]
-    kinds = asking[1:] or asking
+    plain = Task.new(command="echo a task of the usual size")
+    kinds = [plain.copied({"resources": Resources(cpus=(n + 1) * UNIT)}) for n in range(shapes)] or [plain]
     async with resolve(spec, Settings()) as queue:
         await queue.create()
         for start in range(0, count, 10_000):

@@ -105,6 +105,11 @@ class Room(Checked):
     counts_slots: bool = field(_flag, False)
     reserves_after: float | None = field(_seconds)
 
+    @property
+    def takes_plain(self) -> bool:
+        """Whether a task fits that asks for nothing."""
+        return not self.counts_slots or self.free.cpus >= UNIT
+
     def holds(self, request: ResourceRequest, *, at_best: bool = False) -> int:
         """Return how many tasks that ask for this fit now, each for itself.
 

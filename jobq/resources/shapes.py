@@ -89,7 +89,8 @@ def chosen(shapes: Mapping[int, ResourceRequest], room: Room | None) -> Choice:
     fitting = {shape: count for shape, request in shapes.items() if (count := room.holds(request))}
     if room.reserves_after is None:
         return Choice(fitting)
-    others = sorted(shapes.keys() - fitting.keys())
+    # What asks for nothing takes a processor at most: it is not waited for.
+    others = sorted(each for each in shapes.keys() - fitting.keys() if shapes[each] != ResourceRequest())
     return Choice(
         fitting, tuple(each for each in others if room.holds(shapes[each], at_best=True)), room.reserves_after
     )

@@ -33,6 +33,7 @@ NO_VARIABLE: Final = {
         **dict.fromkeys(("--grid", "--each", "--command", "--null", "--colsep", "--max-args"), _WHAT),
         **dict.fromkeys(("--results", "--halt"), _WHAT),
         "--jobs": "it is another way to write --num-workers",
+        **dict.fromkeys(("--cpus", "--gpus", "--mem"), _OF_TASKS),
         **dict.fromkeys(("--dry-run", "--keep-order", "--group", "--bar", "--eta"), _ANSWER),
     },
     "push": {

@@ -19,6 +19,7 @@ from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.advance import Advanced
 from jobq_postgres.claim_sql import CLAIM_FITTING, SWEEP
 from jobq_postgres.claimer import Claimer
+from jobq_postgres.journal import OLDEST
 from jobq_postgres.push import GroupPush, call_of
 from jobq_postgres.queue_admin import PEEK
 from jobq_postgres.shape_sql import COUNT_WAITING, READY_RANKS, SHAPES, WantedShapes
@@ -67,7 +68,13 @@ async def test_every_statement_is_served_by_an_index(connection: Any) -> None:
     """Whatever waits: what comes first is found by the index of what is ready, and nothing is sorted but that."""
     ranks = [rank(shape, 0) for shape in range(3)]
     claim: tuple[Any, ...] = (1, 1, LEASE, [], ranks, [0, 0, 0], [0, 1, 2], [1, 1, 0], 2, LEASE, "")
-    values = {CLAIM_FITTING: claim, READY_RANKS: (1, ranks, ranks), COUNT_WAITING: (1, [0, 1]), PEEK: (1, 5)}
+    values = {
+        CLAIM_FITTING: claim,
+        READY_RANKS: (1, ranks, ranks),
+        COUNT_WAITING: (1, [0, 1]),
+        PEEK: (1, 5),
+        OLDEST: (1,),
+    }
     for statement, given in (values | {SHAPES: (1,)}).items():
         plan = [row[0] for row in await connection.fetch(f"EXPLAIN (COSTS OFF) {statement}", *given)]
         assert not [line for line in plan if "Seq Scan on" in line or "Bitmap" in line], plan

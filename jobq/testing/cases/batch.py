@@ -8,7 +8,6 @@ from jobq.batches import Batch, Batches, BatchState, batches_of, counts_of
 from jobq.errors import BatchNotFound, BatchSealed, ConfigurationError, DuplicateTask, MalformedTask
 from jobq.formats.wire_v3 import Signature, work_in
 from jobq.journal.store import KeepsJournal
-from jobq.resources.shapes import MOST_SHAPES
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.cases import case
@@ -63,20 +62,6 @@ async def a_sealed_batch_finishes_with_its_last_task_and_says_so_once(bench: Ben
     await then.settle(Complete(DONE))
     await bench.nothing()
     assert (await batches.find("s7")).total == 3, "what is run then is not of the batch"
-
-
-@case("batches", "selects")
-async def what_is_run_at_an_end_comes_whatever_else_is_asked_for(bench: Bench) -> None:
-    """Nobody is there to be refused where it is one shape too many."""
-    merge = Task.new(command="python merge.py", cpus=100, id="jobq.then.s7").encode().decode()
-    await _of(bench).begin("s7", Plan(then=(merge,)))
-    await bench.backend.push([task(cpus=number / 8) for number in range(1, MOST_SHAPES + 1)])
-    await bench.pushed(batch="s7", priority=1)
-    await _of(bench).seal("s7")
-    await (await bench.take()).settle(Complete(DONE))
-    await _finished(bench, "s7")
-    await bench.counts(visible=MOST_SHAPES + 1)
-    assert "jobq.then.s7.1" in {each.id for each in await bench.take_all(MOST_SHAPES + 1)}
 
 
 @case("batches")

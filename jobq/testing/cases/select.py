@@ -5,12 +5,15 @@ from datetime import timedelta
 from typing import Any
 
 from jobq.backend import Delivery
+from jobq.batch_plan import Plan
+from jobq.batches import batches_of
 from jobq.errors import ConfigurationError
 from jobq.resources.request import UNIT
 from jobq.resources.room import ResourceRequest, Room, Space
 from jobq.resources.shapes import MOST_SHAPES
 from jobq.selecting import Selects
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
+from jobq.task import Task
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, raises, task
 
@@ -169,6 +172,31 @@ async def shapes_are_bounded(bench: Bench) -> None:
     await (await _delivery(bench, _room(cpus=1 / 8))).settle(Complete(DONE))
     await _pushed(bench, cpus=100)
     assert await _taken(bench, _room(cpus=1)) is not None
+
+
+@case("selects", "batches")
+async def what_a_batch_runs_at_its_end_asks_for_what_it_says(bench: Bench) -> None:
+    """Where that is one request too many it ends all the same: who cannot run the task puts it back."""
+    batches = batches_of(bench.backend)
+    for number, name in enumerate(("one", "two")):
+        then = Task.new(command="true", id=f"jobq.then.{name}", cpus=100 + number)
+        await batches.begin(name, Plan(then=(then.encode().decode(),)))
+    await batches.seal("one")
+    await _nothing_fits(bench, _room(cpus=1))
+    assert await _taken(bench, _room(cpus=100)) == "jobq.then.one.1"
+    await bench.backend.push([task(cpus=number / 8) for number in range(1, MOST_SHAPES + 1)][1:])
+    await batches.seal("two")
+    assert "jobq.then.two.1" in {each.id for each in await bench.backend.peek(2 * MOST_SHAPES)}
+
+
+@case("selects")
+async def nothing_is_reserved_for_what_asks_for_nothing(bench: Bench) -> None:
+    """It takes a processor where each counts as one, and is no reason to idle."""
+    await bench.pushed()
+    room = Room(total=Space(cpus=UNIT), counts_slots=True, reserves_after=0.0)
+    await _nothing_fits(bench, room)
+    await _pushed(bench, mem="1G")
+    await _nothing_fits(bench, room)
 
 
 async def _pushed(bench: Bench, **fields: Any) -> str:
