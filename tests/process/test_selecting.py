@@ -120,6 +120,23 @@ async def test_who_is_about_to_end_looks_again_when_a_card_was_freed_meanwhile(
         assert (report.succeeded, (await backend.stats()).visible) == (2, 0)
 
 
+async def test_who_waits_for_a_card_to_be_freed_stops_when_asked_to(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_grants, "_CLEAR_SECONDS", 60.0)
+    monkeypatch.setattr(gpus, "are_busy", lambda *_: True)
+    await stage.push("true", "true", gpus=1)
+    stopping, ended = Stopping(), asyncio.Event()
+    offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
+    worker = Worker(stage.backend, Settings(**QUICK), offer=offer, stopping=stopping, on_report=lambda *_: ended.set())
+    working = asyncio.create_task(worker.run())
+    await ended.wait()
+    await asyncio.sleep(1.0)  # it has looked, and waits
+    assert not working.done()
+    stopping.stop("the test has seen it")
+    await asyncio.wait_for(working, 3.0)
+
+
 class _FarAway(SqliteBackend):
     """Its answers are on their way for a while; who hangs up meanwhile gives back what they grant."""
 
