@@ -87,11 +87,6 @@ class Claimer:
         self.notes = 0
         self._notes_at_sweep = 0
         self._told: dict[int | None, int] = {}  # by shape, None = all: `notes` when it was notified of it
-        self._shapes: Mapping[int, ResourceRequest] = {
-            NO_SHAPE: ResourceRequest()
-        }  # of the queue, as they were last read
-        self._has_more_shapes = False  # it has, or may have
-        self._newest_shape = NO_SHAPE  # at the last sweep
         self._last = 0  # the last position that was taken, at the last sweep
         self._sent_lease = 0.0
         self._sent: list[UUID] = []  # receipts of a claim that is not answered yet
@@ -101,6 +96,10 @@ class Claimer:
 
     def restart(self) -> None:
         """Know nothing: with a new connection, since notifications may have been missed."""
+        # Of the queue, as they were last read; a database that was restored meanwhile numbers others so.
+        self._shapes: Mapping[int, ResourceRequest] = {NO_SHAPE: ResourceRequest()}
+        self._has_more_shapes = False  # it has, or may have
+        self._newest_shape = NO_SHAPE  # at the last sweep
         self._floors: dict[int, int] = {}
         self._noted: dict[int, int] = {}  # the lowest positions that were notified since the last statement was sent
         self.note({})

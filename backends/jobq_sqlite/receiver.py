@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from jobq.clock import Clock
-from jobq.errors import BackendUnavailable, ConfigurationError
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError
 from jobq.journal.records import this_holder
 from jobq.journal.retention import JournalCap
 from jobq.resources.room import Room
@@ -162,7 +162,11 @@ class QueueReceiver:
         )
         try:
             return await claimed
+        except JobqError:
+            self._shapes.forget()
+            raise
         except asyncio.CancelledError:
+            self._shapes.forget()
             assert isinstance(claimed, asyncio.Future)  # else nothing was awaited
             if claimed.done() and not claimed.cancelled() and claimed.exception() is None:
                 give_back(claimed.result())  # the answer and the cancellation came together

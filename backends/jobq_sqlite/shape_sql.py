@@ -105,6 +105,10 @@ class KnownShapes:
             self._of = queue, newest
         return self._shapes
 
+    def forget(self) -> None:
+        """Read them anew: the transaction that they were read in may never have been, and others get their numbers."""
+        self._of = 0, NO_SHAPE
+
 
 class ShapeChooser:
     """Decides which shapes of a queue one receive may take.

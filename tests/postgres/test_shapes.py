@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobq.batch_plan import Plan
-from jobq.errors import ConfigurationError
+from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.formats.sizes import parse
 from jobq.resources.room import ResourceRequest, Room, Space
 from jobq.resources.shapes import MOST_SHAPES, NO_SHAPE, rank
@@ -341,7 +341,8 @@ async def test_who_takes_nothing_but_shapes_takes_no_plain_task(queue: PostgresB
     assert await taken(queue, counted) == []
     assert await taken(queue, room(2, counts_slots=True), 5) == ["t-00000", "t-00001"]
     await queue.push(tasks(1, "part", mem="1G"))
-    assert await taken(queue, counted.copied({"reserves_after": 0.0})) == []
+    assert await taken(queue, counted) == []
+    assert await taken(queue, counted.copied({"reserves_after": 0.0})) == ["part-00000"], "it alone is waited for"
     assert (await take(queue)).id == "t-00002"
 
 
@@ -370,3 +371,30 @@ async def test_first_shape_that_comes_behind_the_sweep_is_no_plain_task(
     found, _ = await claimer.claim(Overtaken(), number, 5, LEASE, thorough=False, wanted=WantedShapes(room(4)))
     assert pushed
     assert found == []
+
+
+async def test_what_a_restored_database_numbers_anew_is_read_anew(
+    database: Database, queue: PostgresBackend, connection: Any
+) -> None:
+    """A number has another meaning there than who has read it before the restore knows."""
+    await queue.push([Task.new(command="true", gpus=1)])
+    async with handle(database) as worker:
+        card = Space(gpus=(1000,))
+        assert len(await taken(worker, Room(free=card, total=card))) == 1
+        await connection.execute(
+            "DELETE FROM jobq.task; DELETE FROM jobq.shape; UPDATE jobq.queue SET newest_shape = 0"
+        )
+        await connection.execute("ALTER TABLE jobq.shape ALTER shape RESTART WITH 1")
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            " AND datname = current_database()"
+        )
+        async with handle(database) as other:
+            (large,) = await other.push([Task.new(command="true", cpus=64)])
+        for _ in range(3):
+            try:
+                assert await taken(worker, Room(free=card, total=card)) == []
+                break
+            except BackendUnavailable:
+                await asyncio.sleep(0.2)
+        assert await taken(worker, room(64)) == [large]

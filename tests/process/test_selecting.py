@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from jobq.backend import Delivery
 from jobq.clock import SystemClock
+from jobq.pausing import Pause
+from jobq.resources import gpus
+from jobq.resources.offer import Gpu, Offer
+from jobq.resources.room import Room
 from jobq.run.attempt import task_grants
 from jobq.run.stopping import Stopping
+from jobq.run.worker.worker import Worker
+from jobq.settings import Settings
+from jobq.settlement import Release
 from jobq.testing.faults import Faults
 from jobq_sqlite import SqliteBackend
 from jobq_sqlite.host import this_host
 from jobq_sqlite.open_file import StoreFile
-from tests.process.stage import Stage
+from tests.process.stage import QUICK, Stage
 
 HOLD = "while ! test -e go; do sleep 0.05; done; echo first"
 
@@ -84,3 +92,79 @@ async def test_no_worker_ends_beside_what_will_fit(stage: Stage) -> None:
     report = await stage.work(num_workers=4, offer_gpus="0")
     assert report.succeeded == 40
     assert (await stage.backend.stats()).unfinished == 0
+
+
+class _SlowToSay(SqliteBackend):
+    """It takes long to say whether the queue is paused, which a worker asks once before it ends."""
+
+    is_asked = False
+
+    async def paused(self) -> Pause | None:
+        self.is_asked = True
+        await asyncio.sleep(1.0)
+        return await super().paused()
+
+
+async def test_who_is_about_to_end_looks_again_when_a_card_was_freed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The empty answer spoke of the room that there was when it was asked for."""
+    file = StoreFile(path=tmp_path / "queue.db", clock=SystemClock(), host=this_host())
+    async with _SlowToSay(file, "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        monkeypatch.setattr(gpus, "are_busy", lambda *_: not backend.is_asked)
+        await stage.push("true", "true", gpus=1)
+        offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
+        report = await Worker(backend, Settings(**QUICK), offer=offer).run()
+        assert (report.succeeded, (await backend.stats()).visible) == (2, 0)
+
+
+async def test_who_waits_for_a_card_to_be_freed_stops_when_asked_to(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_grants, "_CLEAR_SECONDS", 60.0)
+    monkeypatch.setattr(gpus, "are_busy", lambda *_: True)
+    await stage.push("true", "true", gpus=1)
+    stopping, ended = Stopping(), asyncio.Event()
+    offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
+    worker = Worker(stage.backend, Settings(**QUICK), offer=offer, stopping=stopping, on_report=lambda *_: ended.set())
+    working = asyncio.create_task(worker.run())
+    await ended.wait()
+    await asyncio.sleep(1.0)  # it has looked, and waits
+    assert not working.done()
+    stopping.stop("the test has seen it")
+    await asyncio.wait_for(working, 3.0)
+
+
+class _FarAway(SqliteBackend):
+    """Its answers are on their way for a while; who hangs up meanwhile gives back what they grant."""
+
+    given_back = 0
+
+    async def receive_fitting(
+        self, room: Room, max_tasks: int, lease: timedelta | None, wait: timedelta, *, worker_id: str = ""
+    ) -> list[Delivery]:
+        await asyncio.sleep(0.1)
+        found = await super().receive_fitting(room, max_tasks, lease, wait, worker_id=worker_id)
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            self.given_back += len(found)
+            for each in found:
+                await asyncio.shield(each.settle(Release()))
+            raise
+        return found
+
+
+async def test_who_asks_again_because_something_ended_hears_the_answer(tmp_path: Path) -> None:
+    """Where something ends all the time, the next end would cut that receive short, too, and what it grants go back."""
+    file = StoreFile(path=tmp_path / "queue.db", clock=SystemClock(), host=this_host())
+    async with _FarAway(file, "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        for number in range(60):
+            await stage.push(f"sleep {0.2 + number % 13 / 10:.1f}", cpus=1)
+        report = await stage.work(num_workers=32, offer_cpus="16", visibility_timeout=timedelta(seconds=20))
+    assert report.succeeded == 60
+    assert backend.given_back <= 15

@@ -84,6 +84,7 @@ class TaskGrants:
         self._full = set[Resources]()  # what there was no room for, since something was freed
         self._full_until = 0.0  # boottime in seconds before which nothing is taken, unless something is freed
         self._freed = Flag()
+        self._has_grown = False  # the room, since it was asked for
         total = _space(offer.cpus or 0, offer.mem or 0, dict.fromkeys(offer.gpus or (), UNIT))
         tags, counts_slots = sorted(offer.tags), offer.counts_slots
         self._room = Room(free=total, total=total, tags=tags, counts_slots=counts_slots)  # while nothing runs
@@ -101,6 +102,7 @@ class TaskGrants:
         Args:
             may_reserve: whether a task may wait here for room.
         """
+        self._has_grown = False
         if not self._held:
             return self._room
         free = self._grants.room
@@ -119,7 +121,9 @@ class TaskGrants:
         return self._freed.future()
 
     async def is_freed(self) -> bool:
-        """Return whether something was freed, within some seconds, that attempts that are over still held."""
+        """Return whether there is more room than the last receive said; waits some seconds for what is over."""
+        if self._has_grown:
+            return True
         if (grows := self.room_grows()) is None:
             return False
         with racing(grows, self._clock.sleep_until(self._clock.boottime() + _GONE_SECONDS)) as futures:
@@ -280,6 +284,7 @@ class TaskGrants:
         self._serve(held)
         self._full.clear()
         self._full_until = 0.0
+        self._has_grown = True
         self._freed.set()
         self._on_freed()
 

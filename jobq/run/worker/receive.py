@@ -76,6 +76,7 @@ class Receiving:
         self._outage = outage or Outage(clock, f"queue {backend.name}")
         self._outdated = outdated
         self._was_served = False
+        self._was_outdated = False  # the last receive, which was cut short
 
     async def receive(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
         """Receive for the free slots, through faults of the broker (L4); None when something cut the wait short.
@@ -140,17 +141,21 @@ class Receiving:
         return _NOT_FOUND_SECONDS if is_hasty else 0.0
 
     async def _receive_or_stop(self, lease: timedelta, wait: timedelta) -> list[Delivery] | None:
+        if self._was_outdated:  # else the next end would cut this one short, too, and what it has granted go back
+            self._was_outdated, wait = False, timedelta(0)
         receiving = asyncio.ensure_future(self._receive(self._free(), lease, wait))
         reasons: list[Awaitable[object]] = [self._stopping.receiving.future(), self._stopping.interrupted.future()]
         if wait and self._attempts:
             reasons.append(self._worked_off())
-        if wait and (outdated := self._outdated()) is not None:
+        outdated = self._outdated() if wait else None
+        if outdated is not None:
             reasons.append(outdated)
         limit = wait.total_seconds() + RECEIVE_SECONDS
         overdue = self._clock.sleep_until(self._clock.boottime() + limit)
         with racing(receiving, overdue, *reasons) as futures:
             await first_done(*futures)
             if not receiving.done():
+                self._was_outdated = outdated is not None and futures[-1].done()
                 receiving.cancel()
                 await asyncio.wait([receiving], timeout=GIVE_BACK_SECONDS)
                 if not receiving.done():  # it may have leased tasks, and not given them back yet

@@ -307,7 +307,7 @@ class Worker:
                 is_paused = bool(self._attempts and not deliveries and await receiving.paused(None))
                 self._breaker.queue_is_empty(empty=not (deliveries or is_paused))
                 is_over = await self._empty.is_worked_off(receiving, empty=not deliveries, looked_at=since.boottime)
-                if is_over and not (selecting(self._backend) and await self._grants.is_freed()):
+                if is_over and not await self._has_more_room():
                     break
             self._breaker.queue_is_empty(empty=True)  # nothing more is taken: no failure has to wait for company
             if self._attempts:  # the last of max_tasks: only what has started is not given back
@@ -447,6 +447,14 @@ class Worker:
             is_others = report.not_allowed or report.misfit  # not waited for: it would come again for ever
             if report.settled is not Settled.YES or (isinstance(report.verdict, Requeue | Release) and not is_others):
                 self._empty.expect(report.task_id, back_in)
+
+    async def _has_more_room(self) -> bool:
+        """Return whether there is room for more than was asked for last, or soon, unless it is to stop by then."""
+        if selecting(self._backend) is None:
+            return False
+        with racing(self._grants.is_freed(), self._stopping.receiving.future()) as futures:
+            await first_done(*futures)
+            return futures[0].done() and bool(futures[0].result())
 
     def _free_slot(self) -> None:
         self._busy -= 1
