@@ -43,7 +43,6 @@ NOT_RUN: Final = {
     "jobq sb://": "needs a namespace of Azure; tests/sb/test_command_line.py does the same on an emulator",
     "jobq postgresql://": "needs a database; tests/postgres/test_command_line.py does the same on a server of its own",
     "pip install 'jobq[postgres]'": "needs an index that has jobq; `make install` brings the same extra",
-    "jobq run --gpus 1": "needs a GPU; tests/cli/localrun/test_run_resources.py names two that are none",
     "docker ": "needs a container engine; tests/deploy takes the image's steps without one",
     "kubectl ": "needs a cluster; tests/deploy builds and validates what is applied",
     "az deployment": "needs an account of Azure",
