@@ -31,6 +31,7 @@ from jobq.task import Task
 
 FIRST_DELAY_SECONDS: Final = 30.0  # doubling, for what does not fit
 LONGEST_DELAY_SECONDS: Final = 600.0
+LEAST_PATIENCE_SECONDS: Final = 10.0  # a reservation for less would be a delivery for nothing, again and again
 MOST_IDLE_SECONDS: Final = 600.0  # of the whole machine, for one reservation
 OVERTAKEN_SECONDS: Final = 3600.0  # before a store that selects hands out what has no room yet
 SHORTEST_LIFE_SECONDS: Final = 600.0  # of which a younger worker has the share, too: else it could not begin with one
@@ -176,7 +177,7 @@ class TaskGrants:
         self._waits_since, self._waits_idle = self._clock.boottime(), self._idle_share()
         if place.admission is Admission.START:
             patience = self._patience() if may_reserve else 0.0
-            if patience <= 0.0:
+            if patience < LEAST_PATIENCE_SECONDS:
                 return self._too_full(held, place)
             held.wait_until(self._waits_since + patience)
             delay = self._delay(held.task.counters.given_back)
@@ -230,7 +231,7 @@ class TaskGrants:
         return timedelta(seconds=bound * self._chance.uniform(0.5, 1.0))
 
     def _may_reserve(self) -> bool:
-        return self._waiting is None and self._patience_at(self._idle_share()) > 0.0
+        return self._waiting is None and self._patience_at(self._idle_share()) >= LEAST_PATIENCE_SECONDS
 
     def _idle_share(self) -> float:
         """Return the share of the machine that idles now, in the dimension where that is most."""
