@@ -152,8 +152,9 @@ class TokenBook:
 
     async def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._tried_at >= _FRESH_SECONDS or now - self._read_at >= _STALE_SECONDS:
-            await self.read_again()
+        if now - self._read_at < _STALE_SECONDS and (now - self._tried_at < _FRESH_SECONDS or self._reading.locked()):
+            return  # in the latter case the store does not answer: whoever asks it waits, and nobody else
+        await self.read_again()
 
     async def _read(self, store: Servable) -> None:
         began_at = self._tried_at = time.monotonic()
