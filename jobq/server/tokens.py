@@ -31,7 +31,7 @@ from jobq.servable import Servable, change_document
 _log: Final = logging.getLogger(__name__)
 _audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
-_FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
+_FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken, beside what a reading takes
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
 _PARTS: Final = 3
 _NOBODY: Final = hashlib.sha256(b"").hexdigest()
