@@ -104,6 +104,7 @@ class QueueReceiver:
         if self._abandoned:
             self._abandoned = False
             await link.connection.flush()  # what a cancelled receive had been granted is to be found by this one
+            self._shapes.forget()  # it may have read them since it was cancelled, in a transaction that failed
         chooser = ShapeChooser(room, self._shapes)
         changed = self._changed  # taken before the claim: what changes after it wakes us
         found = await self._claim(link, max_tasks, length, receipts, worker_id, chooser)
@@ -166,7 +167,6 @@ class QueueReceiver:
             self._shapes.forget()
             raise
         except asyncio.CancelledError:
-            self._shapes.forget()
             assert isinstance(claimed, asyncio.Future)  # else nothing was awaited
             if claimed.done() and not claimed.cancelled() and claimed.exception() is None:
                 give_back(claimed.result())  # the answer and the cancellation came together

@@ -13,7 +13,7 @@ from jobq.resources.request import Resources, described
 from jobq.resources.room import MANY, ResourceRequest, Room
 
 NO_SHAPE: Final = 0  # of tasks that ask for nothing
-MOST_SHAPES: Final = 256  # of what waits in one queue
+MOST_SHAPES: Final = 256  # of what waits, runs or is a dead letter in one queue: a redriven one keeps its number
 PRIORITIES: Final = 2**31  # from -PRIORITIES to PRIORITIES
 RANKS_BITS: Final = 40  # of the ranks of one shape
 
@@ -100,6 +100,7 @@ def too_many(texts: Collection[str]) -> ConfigurationError:
     """Return the error of a push that would make one more shape than a queue may have."""
     shown: Iterable[str] = sorted(described(*request_of(text)) for text in texts)
     return ConfigurationError(
-        f"the tasks that wait in this queue ask for {len(texts)} different things, and more than {MOST_SHAPES} are not"
-        f" told apart; ask for rounder numbers, or push to another queue. They are: {'; '.join(shown)}"
+        f"what has not succeeded in this queue, dead letters among it, asks for {len(texts)} different things, and more"
+        f" than {MOST_SHAPES} are not told apart; ask for rounder numbers, push to another queue, or `dead purge` what"
+        f" is not to run again. They are: {'; '.join(shown)}"
     )

@@ -31,7 +31,7 @@ from jobq.servable import Servable, change_document
 _log: Final = logging.getLogger(__name__)
 _audit: Final = logging.getLogger("jobq.audit")
 _DOCUMENT: Final = "tokens"
-_FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken
+_FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken, beside what a reading takes
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
 _PARTS: Final = 3
 _NOBODY: Final = hashlib.sha256(b"").hexdigest()
@@ -152,8 +152,9 @@ class TokenBook:
 
     async def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._tried_at >= _FRESH_SECONDS or now - self._read_at >= _STALE_SECONDS:
-            await self.read_again()
+        if now - self._read_at < _STALE_SECONDS and (now - self._tried_at < _FRESH_SECONDS or self._reading.locked()):
+            return  # in the latter case the store does not answer: whoever asks it waits, and nobody else
+        await self.read_again()
 
     async def _read(self, store: Servable) -> None:
         began_at = self._tried_at = time.monotonic()

@@ -31,6 +31,7 @@ from jobq.run.process.usage import UsageSampler
 from jobq.run.spawn.choose_spawner import spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.receive import GIVE_BACK_SECONDS, RECEIVE_SECONDS
+from jobq.selecting import selecting
 from jobq.settings import Settings
 
 
@@ -113,7 +114,11 @@ async def pull_and_execute(
 
 async def _pull(supervisor: Supervisor, wait: timedelta) -> DeliveryReport | None:
     since = Moment.of(supervisor.clock)  # rule 1: before the request that grants the lease
-    receive = supervisor.backend.receive(1, supervisor.lease, wait)
+    offers_nothing = TaskGrants(Offer(), supervisor.clock, chance=supervisor.chance)
+    if (selects := selecting(supervisor.backend)) is not None:
+        receive = selects.receive_fitting(offers_nothing.room(may_reserve=False), 1, supervisor.lease, wait)
+    else:
+        receive = supervisor.backend.receive(1, supervisor.lease, wait)
     limit = wait.total_seconds() + RECEIVE_SECONDS
     with racing(receive, supervisor.stopping.receiving.wait()) as (receiving, stopped):
         await asyncio.wait([receiving, stopped], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +132,6 @@ async def _pull(supervisor: Supervisor, wait: timedelta) -> DeliveryReport | Non
     deliveries = receiving.result()
     if not deliveries:
         return None
-    offers_nothing = TaskGrants(Offer(), supervisor.clock, chance=supervisor.chance)
     place = offers_nothing.place(deliveries[0], Placement())
     return await supervisor.execute(deliveries[0], since, place)
 

@@ -174,6 +174,22 @@ async def shapes_are_bounded(bench: Bench) -> None:
     assert await _taken(bench, _room(cpus=1)) is not None
 
 
+@case("selects")
+async def what_runs_or_is_dead_asks_for_the_same_when_it_comes_back(bench: Bench) -> None:
+    """In a queue that is full of other requests nobody got its place meanwhile: dead letters count among them."""
+    ran, died = await _pushed(bench, needs=["ran"]), await _pushed(bench, needs=["died"])
+    running = await _delivery(bench, _room(tags=["ran"]))
+    await (await _delivery(bench, _room(tags=["died"]))).settle(MoveToDeadLetters("failures", "it failed"))
+    await bench.backend.push([task(cpus=number / 8) for number in range(1, MOST_SHAPES - 1)])
+    with raises(ConfigurationError):
+        await bench.backend.push([task(cpus=100)])
+    await running.settle(Release())
+    await bench.backend.redrive([died])
+    await _nothing_fits(bench, _room())
+    assert await _taken(bench, _room(tags=["ran"])) == ran
+    assert await _taken(bench, _room(tags=["died"])) == died
+
+
 @case("selects", "batches")
 async def what_a_batch_runs_at_its_end_asks_for_what_it_says(bench: Bench) -> None:
     """Where that is one request too many it ends all the same: who cannot run the task puts it back."""

@@ -43,6 +43,28 @@ async def test_push_makes_the_queue_and_a_callback_is_settled(tmp_path: Path) ->
     assert sorted(seen, key=str) == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
+async def test_a_program_that_takes_one_task_leaves_what_asks_for_a_gpu_alone(tmp_path: Path) -> None:
+    """It offers nothing: what waits for a worker with a card is not put off by programs that look for other tasks."""
+
+    async def callback(n: int) -> None:
+        assert n == 1
+
+    async with jobq.connect("demo", settings=settings(tmp_path)) as queue:
+        await queue.push(jobq.Task.new(command="true", gpus=1))
+        await queue.push([jobq.Task.new(kwargs={"n": 1}), jobq.Task.new(kwargs={"n": 2})])
+        report = await queue.pull_and_execute(callback)
+        assert report is not None
+        assert report.verdict == Complete()
+        async with queue.get() as taken:
+            assert taken is not None
+            await taken.complete()
+        async with queue.get() as taken:
+            assert taken is None
+        assert await queue.pull_and_execute(callback) is None
+        stats = await queue.stats()
+    assert (stats.visible, stats.scheduled) == (1, 0)
+
+
 async def test_push_takes_one_many_and_an_async_iterator(tmp_path: Path) -> None:
     async def many() -> AsyncIterator[jobq.Task | str]:
         for number in range(1200):

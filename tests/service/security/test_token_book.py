@@ -6,7 +6,10 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from jobq.errors import BackendUnavailable
+from jobq.server import tokens
 from jobq.server.tokens import TokenBook, TokenRecord, new_token
 
 
@@ -78,3 +81,25 @@ async def test_nobody_is_refused_or_let_in_where_nobody_can_say() -> None:
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(each) for each in found] == [BackendUnavailable] * 3
     assert store.readings <= 2, "each waits for one of its own, one after the other"
+
+
+async def test_a_reading_that_takes_long_holds_up_nobody_who_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a store of tokens that hangs would hold up the renewals of all that runs, for two readings each."""
+    monkeypatch.setattr(tokens, "_FRESH_SECONDS", 0.05)
+    store = Store()
+    record, token = new_token("0123456789ab", "known", ("lease",), ("demo",))
+    store.value = _kept(record)
+    book = TokenBook(store)  # type: ignore[arg-type]  # nothing but the document is read
+    store.answers.set()
+    assert await book.holder_of(token) == record
+    store.answers.clear()
+    stranger = asyncio.ensure_future(book.read_again())
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(1.0):
+        assert await book.holder_of(token) == record
+        assert await book.record(record.id) == record
+    store.value = json.dumps({"tokens": []}).encode()
+    store.answers.set()
+    await stranger
+    await asyncio.sleep(0.1)
+    assert await book.holder_of(token) is None, "it is read again once the store answers"
