@@ -13,7 +13,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jobq.resources.gpus import named_gpus
 from jobq.resources.offer import Offer
@@ -133,7 +133,7 @@ class Simulation:
     def _claim(self, machine: Machine) -> None:
         while machine.reserved is None and self._ready:
             room = machine.grants.room(may_reserve=True)
-            found: list[Any] = self._selection.fitting(self._ready, room, 16, self.clock.now)
+            found: list[Any] = self._selection.fitting(cast("Any", self._ready), room, 16, self.clock.now)
             for job in found:
                 self._ready.remove(job)
                 self._place(machine, job)
@@ -142,7 +142,7 @@ class Simulation:
 
     def _place(self, machine: Machine, job: Job) -> None:
         task = _TASKS[job.shape].copied({"id": job.id})
-        place = machine.grants.place(SimpleNamespace(id=job.id, deliveries=next(self._numbers), task=task), Placement())  # type: ignore[arg-type] # what is asked of a delivery
+        place = machine.grants.place(SimpleNamespace(id=job.id, deliveries=next(self._numbers), task=task), Placement())
         held = place.grant
         if place.admission is Admission.START and held is not None:
             self._start(machine, held, job)
