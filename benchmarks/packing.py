@@ -33,7 +33,7 @@ MACHINES: Final = 16
 SEEDS: Final = (1, 2, 3)
 MEAN_SECONDS: Final = 600.0
 STREAM_SECONDS: Final = 24 * 3600.0
-BACKLOG: Final = 1000
+BACKLOG: Final = 4000
 OFFER: Final = Offer(cpus=16 * UNIT, gpus=named_gpus(["0", "1", "2", "3"]), mem=64 * 1024**3)
 # cpus, gpus and GiB of memory, and how often of a thousand; the last one takes a whole machine.
 SHAPES: Final = (
