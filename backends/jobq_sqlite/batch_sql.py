@@ -237,8 +237,8 @@ def _finish(database: sqlite3.Connection, row: tuple[Any, ...], now: Now) -> boo
         free = task
         while push_sql.is_known(database, queue, free.id, now):  # somebody has given another task such an id
             free = under_another_id(task)
-        row_of = NewRow(free, free.encode(), free.fingerprint())
-        push_sql.push(database, queue, [row_of], now, None, math.inf, refuses_shapes=False)  # else it never ends
+        added = NewRow(free, free.encode(), free.fingerprint())
+        push_sql.push(database, queue, [added], now, None, math.inf, refuses_shapes=False)  # else it never ends
     return bool(tasks)
 
 

@@ -42,7 +42,6 @@ _IN_USE: Final = (
 )
 _IS_OVERTAKEN: Final = "SELECT overtaken_seq = ? AND overtaken_since <= ? FROM shape WHERE shape = ?"
 _OVERTAKE: Final = "UPDATE shape SET overtaken_seq = ?, overtaken_since = ? WHERE shape = ? AND overtaken_seq IS NOT ?"
-_ANY_NEWEST: Final = -1
 
 
 def numbers_of(
@@ -84,6 +83,12 @@ def numbers_of(
     return numbers | {request: known.get(request, NO_SHAPE) for request in wanted}
 
 
+def shapes_of(database: sqlite3.Connection, queue: int) -> dict[int, ResourceRequest]:
+    """Return the shapes of a queue, by number."""
+    rows = database.execute(_SHAPES, (queue,))
+    return {NO_SHAPE: ResourceRequest()} | {shape: request_of(request) for shape, request in rows}
+
+
 class KnownShapes:
     """The shapes of one queue, read anew when there are more."""
 
@@ -100,8 +105,7 @@ class KnownShapes:
             newest: its newest shape.
         """
         if newest != NO_SHAPE and self._of != (queue, newest):
-            rows = database.execute(_SHAPES, (queue,))
-            self._shapes = {NO_SHAPE: ResourceRequest()} | {shape: request_of(request) for shape, request in rows}
+            self._shapes = shapes_of(database, queue)
             self._of = queue, newest
         return self._shapes
 
@@ -167,7 +171,7 @@ def claim_fitting(
 
 def waiting(database: sqlite3.Connection, queue: int) -> list[WaitingShape]:
     """Count what waits of each shape."""
-    shapes = KnownShapes().read(database, queue, _ANY_NEWEST)
+    shapes = shapes_of(database, queue)
     counts = database.execute(COUNT_WAITING, {"queue": queue, "shapes": json.dumps([*shapes])})
     return [WaitingShape(request=shapes[shape], count=count) for shape, count in counts if count]
 

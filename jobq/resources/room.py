@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from jobq.formats.checked import Checked, field, number
+from jobq.formats.checked import Checked, field, kind_of, number
 from jobq.resources.request import UNIT, Resources, needs
 
 MOST_AMOUNT: Final = 2**63 - 1
@@ -41,7 +41,9 @@ def _tags(value: Any) -> tuple[str, ...]:
 
 
 def _space(value: Any) -> "Space":
-    return value if isinstance(value, Space) else Space(value if isinstance(value, Mapping) else {"": value})
+    if not isinstance(value, Space | Mapping):
+        raise ValueError(f"is {kind_of(value)}, not an object")
+    return value if isinstance(value, Space) else Space(value)
 
 
 def _seconds(value: Any) -> float:
