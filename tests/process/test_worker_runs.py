@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -270,11 +270,15 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage
 
     class FullHost(WorkerHost):
         def output_reader(
-            self, on_line: Callable[[StreamName, str], None], sink: Callable[[StreamName, bytes], None]
+            self,
+            on_line: Callable[[StreamName, str], None],
+            *,
+            on_bytes: Mapping[str, Callable[[bytes], None]],
+            sink: Callable[[StreamName, bytes], None],
         ) -> OutputReader:
             if left:
                 raise left.pop()
-            return super().output_reader(on_line, sink)
+            return super().output_reader(on_line, on_bytes=on_bytes, sink=sink)
 
     await stage.push("true", budgets={"retries": 0, "crashes": 0})
     report = await stage.work(host=FullHost())

@@ -102,6 +102,7 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
                 settings,
                 events=Events(on_event),
                 on_line=screen.on_line,
+                on_bytes=screen.on_bytes,
                 max_tasks=limit,
                 on_report=on_report,
             )

@@ -157,7 +157,14 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
                 await stack.enter_async_context(live_view.of_worker(console.show, events, spec, settings, sampler))
             adapt = await stack.enter_async_context(attached(events, settings, backend, kind))
             worker = Worker(
-                backend, settings, events=events, on_line=console.on_line, adapt=adapt, sampler=sampler, offer=offer
+                backend,
+                settings,
+                events=events,
+                on_line=console.on_line,
+                on_bytes=console.on_bytes,
+                adapt=adapt,
+                sampler=sampler,
+                offer=offer,
             )
             report = await worker.run()
         if report.stopped_by is not None:

@@ -7,12 +7,15 @@ import logging
 import os
 import sys
 from functools import partial
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from jobq.cli.display.live_frame import Draw, FrameWriter, same_terminal
 from jobq.cli.display.logging_handler import LogRecords, least_event_level
-from jobq.cli.display.terminal import cannot_write, paint
+from jobq.cli.display.terminal import cannot_write, paint, reader_has_gone
 from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, WriterThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OUT: Final = 1
 ERR: Final = 2
@@ -37,6 +40,7 @@ class Output:
     Attributes:
         flush_seconds: for how long lines are written at the end.
         lost_output: whether standard output could not be written, though somebody would have read it.
+        on_reader_gone: called by a thread, once, when nobody reads standard output any more; must not block.
     """
 
     def __init__(self, *, is_live: bool, logs_to: int = ERR, max_bytes: int = MAX_WAITING_BYTES) -> None:
@@ -56,6 +60,7 @@ class Output:
         self._records = LogRecords(self._on_record)
         self.flush_seconds = 2.0
         self.lost_output = False
+        self.on_reader_gone: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         for writer in {self._out, self._err}:
@@ -84,7 +89,11 @@ class Output:
             self._frames.show(draw)
 
     def _on_fault(self, descriptor: int, error: OSError) -> None:
-        if descriptor == OUT:  # of standard error there is nowhere to say it
+        if descriptor != OUT:  # of standard error there is nowhere to say it
+            return
+        if reader_has_gone(error, descriptor):
+            self.on_reader_gone()
+        else:
             self.lost_output = True
             self._report("console.output_lost", cannot_write(error), logging.ERROR)
 

@@ -8,10 +8,11 @@ from jobq.cli.display.event_format import sentence, terminal_safe
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
 from jobq.events import Event
 from jobq.formats.visible_text import visible
+from jobq.run.attempt.runner import OnBytes
 
 
 class PassthroughLog(Output):
-    """Passes on what tasks print, line by line.
+    """Passes on what tasks print: bytes as they are, and on a terminal line by line, made safe.
 
     Args:
         echo: where the tasks' standard output goes: "stdout" (and their standard error to ours), "stderr" (both, for
@@ -27,12 +28,21 @@ class PassthroughLog(Output):
         self.is_live: Final = is_live
         self._is_terminal = {descriptor: os.isatty(descriptor) for descriptor in (OUT, ERR)}
 
+    @property
+    def on_bytes(self) -> dict[str, OnBytes]:
+        """What takes the bytes of each stream that goes to no terminal: they are passed on unchanged."""
+        return {stream: self._on_bytes(to) for stream, to in self._descriptor_of.items() if not self._is_terminal[to]}
+
+    def _on_bytes(self, descriptor: int) -> OnBytes:
+        return lambda _task_id, data: self._put(descriptor, data)
+
     def on_line(self, _task_id: str, stream: str, line: str) -> None:
-        """Pass on a line that a task printed; `stream` is stdout or stderr."""
-        if self._echoes:
-            descriptor = self._descriptor_of[stream]
-            shown = terminal_safe(line) if self._is_terminal[descriptor] else line
-            (self._out if descriptor == OUT else self._err).put(descriptor, encoded(shown))
+        """Show a line that a task printed on a terminal; `stream` is stdout or stderr."""
+        self._put(self._descriptor_of[stream], encoded(terminal_safe(line)))
+
+    def _put(self, descriptor: int, data: bytes) -> None:
+        if self._echoes and not (self._out if descriptor == OUT else self._err).put(descriptor, data):
+            self.lost_output = True
 
     def on_event(self, event: Event) -> None:
         """Show a warning of the worker; what befalls tasks is shown at the end. A subscriber of `Events`."""
@@ -50,6 +60,7 @@ class PassthroughLog(Output):
         self.say(self._records.format(record), record.levelno)
 
     def _report(self, _name: str, text: str, level: int) -> None:
+        self.lost_output = True  # what tasks print is what was asked for here
         self.say(text, level)
 
     def _dropped(self, _descriptor: int, count: int) -> tuple[int, bytes]:

@@ -13,8 +13,9 @@ from typing import Literal
 from jobq.cli.display import terminal
 from jobq.cli.display.event_format import json_line, short_id, terminal_safe, text_line
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
-from jobq.cli.display.writer_thread import MAX_WAITING_BYTES
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, lines_in
 from jobq.events import Event
+from jobq.run.attempt.runner import OnBytes
 
 LogFormat = Literal["auto", "text", "json"]
 
@@ -81,21 +82,35 @@ class WorkerLog(Output):
         self._err.put(self._events_to, self._formatted(event), important=True)
 
     def on_line(self, task_id: str, stream: str, line: str) -> None:
-        """Show a line that a task printed; `stream` is stdout or stderr."""
+        """Show a line that a task printed among the log's own; `stream` is stdout or stderr."""
         if not self._echo_output:
             return
-        printed = self._printed.setdefault(task_id, _Printed(0))  # 0 = of another task of this id, which has ended
-        if self._output_as_it_is:
-            shown = encoded(line)
-        elif self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
+        printed = self._of(task_id)
+        if self._as_json:  # an event of its own: what a task says never mixes with what jobq says of it
             fields = {"task_id": task_id, "attempt": printed.attempt, "stream": stream, "line": line}
             shown = self._formatted(Event(name="task.output", fields=fields))
         else:
             again = f".{printed.attempt}" if printed.attempt > 1 else ""
             shown = encoded(f"{short_id(task_id)}{again} | {terminal_safe(line) if self._out_is_terminal else line}")
-        if not self._out.put(OUT, shown):
-            printed.dropped += 1
-            self._lines_dropped += 1
+        self._put(printed, shown)
+
+    @property
+    def on_bytes(self) -> dict[str, OnBytes]:
+        """What takes the bytes of both streams where they are passed on unchanged."""
+        is_unchanged = self._echo_output and self._output_as_it_is
+        return dict.fromkeys(("stdout", "stderr"), self._on_bytes) if is_unchanged else {}
+
+    def _on_bytes(self, task_id: str, data: bytes) -> None:
+        self._put(self._of(task_id), data)
+
+    def _of(self, task_id: str) -> _Printed:
+        return self._printed.setdefault(task_id, _Printed(0))  # 0 = of another task of this id, which has ended
+
+    def _put(self, printed: _Printed, data: bytes) -> None:
+        if not self._out.put(OUT, data):
+            count = lines_in(data)
+            printed.dropped += count
+            self._lines_dropped += count
 
     def _with_drops(self, event: Event) -> Event:
         """Return an end with how many lines were dropped before it; notes which attempts run."""

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from jobq.cli.display.terminal import reader_has_gone
-
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 _RESERVE_BYTES: Final = 1024 * 1024  # on top, for lines that matter more than what tasks print
 _CHUNK_BYTES: Final = 64 * 1024
@@ -20,8 +18,7 @@ class WriterThread:
     """A bounded queue of lines and one daemon thread that writes them, in order, to file descriptors.
 
     When the queue is full new lines are dropped and counted, and their number is written as soon as there is room.
-    A descriptor that cannot be written any more is given up: in silence when its reader has gone, else (a full disk)
-    with a message.
+    A descriptor that cannot be written any more is given up: its reader has gone, or its disk is full.
 
     Args:
         dropped: makes the line that says how many were dropped, and the descriptor it goes to.
@@ -53,7 +50,7 @@ class WriterThread:
         self._thread.start()
 
     def put(self, descriptor: int, line: bytes, *, important: bool = False) -> bool:
-        """Hand in a line with its end; never blocks. Important lines may use a reserve that others may not.
+        """Hand in one or more lines; never blocks. Important lines may use a reserve that others may not.
 
         Returns:
             Whether there was room for it.
@@ -62,7 +59,7 @@ class WriterThread:
         with self._changed:
             room = self._max_bytes + (_RESERVE_BYTES if important else 0) - self._waiting_bytes
             if cost > room:
-                self._dropped += 1
+                self._dropped += lines_in(line)
                 return False
             # As long as the queue is over half full, each line that is let in would drag a note along.
             if self._dropped and self._waiting_bytes < self._max_bytes // 2:
@@ -86,7 +83,7 @@ class WriterThread:
             self._changed.notify_all()
             while (self._has_work() or self._busy) and (rest := end - time.monotonic()) > 0:
                 self._changed.wait(rest)
-            return len(self._waiting)
+            return sum(lines_in(line) for _, line in self._waiting)
 
     def _append(self, descriptor: int, line: bytes) -> None:
         self._waiting.append((descriptor, line))
@@ -105,8 +102,7 @@ class WriterThread:
                 _write_all(descriptor, self._dressed(descriptor, data))
             except OSError as error:
                 self._gone.add(descriptor)
-                if not reader_has_gone(error, descriptor):
-                    self._on_fault(descriptor, error)
+                self._on_fault(descriptor, error)
 
     def _next_chunk(self) -> tuple[int, bytes] | None:
         """Return the next lines for one descriptor, as one piece; None at the end."""
@@ -137,6 +133,11 @@ class WriterThread:
     def _dressed(self, descriptor: int, data: bytes) -> bytes:  # noqa: ARG002 - for those who derive from it
         """Return what is written for these lines; called by the thread, without the lock."""
         return data
+
+
+def lines_in(data: bytes) -> int:
+    """Return how many lines these bytes are, an unfinished one included."""
+    return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

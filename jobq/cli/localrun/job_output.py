@@ -7,25 +7,29 @@ a gibibyte waits, or the disk is full, nothing new starts.
 import asyncio
 import itertools
 import os
+import struct
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import FileIO
 from typing import Final
 
 from jobq.cli.display.passthrough_log import PassthroughLog
 from jobq.formats import sizes
+from jobq.run.attempt.runner import OnBytes
+from jobq.run.process.line_splitter import LineSplitter
 
 MEMORY_BYTES: Final = 1024 * 1024  # of one job
 MOST_WAITING_BYTES: Final = 1024 * 1024 * 1024
-_CHUNK_BYTES: Final = 64 * 1024
 _PAUSE_SECONDS: Final = 0.02  # for a slow reader of ours
-_STREAMS: Final = {b"1": "stdout", b"2": "stderr"}
+_STREAMS: Final = {1: "stdout", 2: "stderr"}
 _MARKS: Final = {name: mark for mark, name in _STREAMS.items()}
+_HEAD: Final = struct.Struct("=BI")
 
 
 class _Waiting:
-    """The lines of one job that are not printed yet."""
+    """What one job has printed and is not shown yet: of each piece its stream, its length and its bytes."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -37,9 +41,9 @@ class _Waiting:
     def size(self) -> int:
         return self._written - self._read
 
-    def add(self, stream: str, line: str) -> int:
-        """Append a line; return its bytes. Raises OSError where it cannot be kept, and then holds what it held."""
-        data = _MARKS[stream] + line.encode("utf-8", "surrogateescape") + b"\n"
+    def add(self, stream: str, piece: bytes) -> int:
+        """Append a piece; return its bytes. Raises OSError where it cannot be kept, and then holds what it held."""
+        data = _HEAD.pack(_MARKS[stream], len(piece)) + piece
         if self._file is None and self._written + len(data) > MEMORY_BYTES:
             self._move()
         if self._file is None:
@@ -49,26 +53,24 @@ class _Waiting:
         self._written += len(data)
         return len(data)
 
-    def take(self) -> list[tuple[str, str]]:
-        """Return the next lines, at least one where there is one, and forget them."""
-        count = _CHUNK_BYTES
-        while b"\n" not in (data := self._next(count)) and len(data) == count:
-            count *= 2
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
+    def take(self) -> tuple[str, bytes]:
+        """Return the next piece with its stream, and forget it."""
+        mark, length = _HEAD.unpack(self._next(_HEAD.size))
+        self._read += _HEAD.size
+        piece = self._next(length)
+        self._read += length
         if not self.size:  # what goes on printing for days, and is printed, fills no disk
             self._read = self._written = 0
             self._memory.clear()
             if self._file is not None:
                 self._file.truncate(0)
-        return [(_STREAMS[line[:1]], line[1:].decode("utf-8", "surrogateescape")) for line in whole.split(b"\n")[:-1]]
+        return _STREAMS[mark], piece
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
     def _next(self, count: int) -> bytes:
-        count = min(count, self.size)  # behind that may be the beginning of a line that could not be written
         if self._file is None:
             return bytes(self._memory[self._read : self._read + count])
         return os.pread(self._file.fileno(), count, self._read)
@@ -93,7 +95,7 @@ def _write(file: FileIO, data: bytes | bytearray, place: int) -> None:
 
 
 class JobOutput:
-    """Takes the lines of jobs and prints each job's together.
+    """Takes what jobs print, as it is, and prints each job's together.
 
     Args:
         screen: where they are printed.
@@ -101,12 +103,12 @@ class JobOutput:
         in_order: print in the order of the input, what runs first as it comes; else each job when it has ended.
 
     Attributes:
-        lost: how many lines could not be kept, since the disk is full.
+        lost: how many bytes could not be kept, since the disk is full.
     """
 
     def __init__(self, screen: PassthroughLog, number_of: Callable[[str], int], *, in_order: bool) -> None:
         self.lost = 0
-        self._fault = ""  # of the last line, where it could not be kept
+        self._fault = ""  # of the last piece, where it could not be kept
         self._screen = screen
         self._number_of = number_of
         self._in_order = in_order
@@ -122,14 +124,18 @@ class JobOutput:
         if self._in_order:
             self._order.extend(numbers)
 
-    def on_line(self, id_: str, stream: str, line: str) -> None:
-        """Take a line of a job; `stream` is stdout or stderr."""
+    @property
+    def on_bytes(self) -> dict[str, OnBytes]:
+        """What takes the bytes of each stream."""
+        return {stream: partial(self._add, stream) for stream in _MARKS}
+
+    def _add(self, stream: str, id_: str, piece: bytes) -> None:
         try:
-            self._bytes += self._of(id_).add(stream, line)
+            self._bytes += self._of(id_).add(stream, piece)
         except OSError as error:  # the job goes on, as it does where nobody reads
             if not self.lost:
                 self._screen.say(f"output that waits to be printed cannot be kept: {error.strerror}; it is lost")
-            self.lost += 1
+            self.lost += len(piece)
             self._fault = error.strerror or type(error).__name__
         else:
             self._fault = ""
@@ -187,14 +193,22 @@ class JobOutput:
         while waiting.size:
             await self._room()
             before = waiting.size
-            for stream, line in waiting.take():
-                self._screen.on_line("", stream, line)
+            self._show(*waiting.take())
             self._bytes -= before - waiting.size
             await asyncio.sleep(0)
         if waiting.has_ended:
             del self._waiting[self._order.popleft()]
             waiting.close()
         return True
+
+    def _show(self, stream: str, piece: bytes) -> None:
+        if (on_bytes := self._screen.on_bytes.get(stream)) is not None:
+            on_bytes("", piece)
+            return
+        splitter = LineSplitter()
+        for line in (*splitter.feed(piece), *splitter.finish()):
+            if not line.progress:
+                self._screen.on_line("", stream, line.text)
 
     def _next_waiting(self) -> _Waiting | None:
         """Return what may be printed now."""

@@ -39,6 +39,7 @@ LISTED: Final = 10  # how many failures are shown one by one
 _BAR_CHARACTERS: Final = 30
 _LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
 _HURRIED_FLUSH_SECONDS: Final = 2.0
+_READER_GONE: Final = 141  # what a shell says of a program that SIGPIPE ended
 _CODE_OF: Final = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
@@ -63,6 +64,7 @@ class LocalRun:
         stopped_by: the signal that ended it early.
         results: where the output of each job is kept; None = nowhere.
         halted_by: the condition that ended it early.
+        reader_gone: whether it ended early since nobody reads its output any more.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class LocalRun:
         self._handling = handling
         self.results = None if handling.results is None else ResultFolder(handling.results)
         self.halted_by: Halt | None = None
+        self.reader_gone = False
         self._judged = Counter[type[Verdict]]()
         self._output: JobOutput | None = None
         self._stopping = Stopping()
@@ -103,8 +106,8 @@ class LocalRun:
         return self._feed is None or self._feed.is_done
 
     @property
-    def lost_lines(self) -> int:
-        """How many lines of output were lost, since they could not be kept until they were to be printed."""
+    def lost_bytes(self) -> int:
+        """How many bytes of output were lost, since they could not be kept until they were to be printed."""
         return 0 if self._output is None else self._output.lost
 
     @property
@@ -113,9 +116,11 @@ class LocalRun:
         is_whole = not self.left and self.input_is_queued
         if self.stopped_by is not None and not is_whole:
             return _CODE_OF.get(self.stopped_by, 143)
+        if self.reader_gone and not is_whole:
+            return _READER_GONE
         if self.error is not None:
             return self.error.exit_code
-        if self.lost_lines or (self.results is not None and self.results.incomplete):
+        if self.lost_bytes or (self.results is not None and self.results.incomplete):
             return 1
         if self.halted_by is not None and self.halted_by.why == "success":
             return 0  # as it was asked for, whatever else had failed or is left
@@ -152,6 +157,8 @@ class LocalRun:
                 f"{stats.leased} tasks are leased to an interrupted run, or to one that works on this file now; they"
                 f" start again as soon as that is seen to be dead, or in {durations.show(lease)}, unless it renews"
             )
+        loop = asyncio.get_running_loop()
+        screen.on_reader_gone = lambda: loop.call_soon_threadsafe(self._end_unread)
         sampler = UsageSampler(self._settings.memory_limit)
         output = self._output = self._handling.output_of(screen, self._line)
         if self._feed is not None and output is not None:
@@ -161,7 +168,8 @@ class LocalRun:
             self._settings,
             events=events,
             adapt=lambda commands: JobRunner(adapt(commands), self.results, self._line),
-            on_line=screen.on_line if output is None else output.on_line,
+            on_line=screen.on_line,
+            on_bytes=screen.on_bytes if output is None else output.on_bytes,
             stopping=self._stopping,
             judge=self._judge,
             on_report=self._on_report,
@@ -179,6 +187,7 @@ class LocalRun:
             async with beside(*([view.run()] if screen.is_live else []), *([output.run()] if output else [])):
                 report = await worker.run()
         finally:
+            screen.on_reader_gone = lambda: None  # the loop will be gone, too
             feeding.cancel()
             await asyncio.wait([feeding])
         self.stopped_by = report.stopped_by
@@ -189,6 +198,10 @@ class LocalRun:
             await self._print_rest(output, screen)
         if not feeding.cancelled() and (fault := feeding.exception()) is not None:
             raise fault
+
+    def _end_unread(self) -> None:
+        self.reader_gone = True
+        self._stopping.stop("nobody reads its output any more")
 
     async def _bring_in(self) -> None:
         try:

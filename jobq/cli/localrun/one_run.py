@@ -151,9 +151,9 @@ class OneRun:
                 f"the results of {here.results.incomplete} jobs in {self._handling.results} are not whole: they could"
                 " not be written, or not fast enough"
             )
-        if here.lost_lines:
+        if here.lost_bytes:
             terminal.complain(
-                f"{here.lost_lines} lines of output were lost: they could not be kept, for the disk is full"
+                f"{here.lost_bytes} bytes of output were lost: they could not be kept, for the disk is full"
             )
         resume = self._how_to_resume(here)
         if here.error is not None:
@@ -164,6 +164,8 @@ class OneRun:
     def _how_to_resume(self, here: LocalRun) -> str | None:
         if not here.left and here.input_is_queued:
             return None
+        if here.reader_gone and self._queue_file is None:
+            return "ended: nobody reads its output any more"
         if here.halted_by is not None and self._queue_file is None:
             return f"ended by {here.halted_by}"
         if self._queue_file is None:

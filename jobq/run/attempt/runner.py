@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +28,21 @@ from jobq.task import Outcome, Task
 from jobq.task_client import SOCKET_VARIABLE
 
 OnLine = Callable[[str, str, str], None]  # task id, stream, line
-MakeReader = Callable[[Callable[[StreamName, str], None], Callable[[StreamName, bytes], None]], OutputReader]
+OnBytes = Callable[[str, bytes], None]  # task id, whole lines as they came
+
+
+class MakeReader(Protocol):
+    """Makes what reads one attempt's output; see `OutputReader`."""
+
+    def __call__(
+        self,
+        on_line: Callable[[StreamName, str], None],
+        *,
+        on_bytes: Mapping[str, Callable[[bytes], None]],
+        sink: Callable[[StreamName, bytes], None],
+    ) -> OutputReader:
+        """Make it; raises OSError when no descriptors are left."""
+        ...
 
 
 class Running(Protocol):
@@ -89,6 +104,7 @@ class CommandRunner:
         settings: decides its environment.
         environment: the worker's own, to inherit from.
         on_line: receives each line of output.
+        on_bytes: for a stream that is named here, receives its bytes in place of `on_line`.
         sampler: measures what they use, and finds those over the memory limit.
         folder: where their results are written; closed by its owner.
         line: hears what they have to say; closed by its owner.
@@ -96,7 +112,7 @@ class CommandRunner:
         sinks: take the whole output of each attempt.
         oom: counts what the kernel kills for want of memory.
         grants: what attempts hold of what the worker offers; None = it offers nothing.
-        output_reader: makes what reads one attempt's output, from what takes the lines and what takes the bytes.
+        output_reader: makes what reads one attempt's output.
 
     Raises:
         ConfigurationError: JOBQ_TASK_USER cannot be kept; see `users_of`.
@@ -110,6 +126,7 @@ class CommandRunner:
         settings: Settings,
         environment: Mapping[str, str],
         on_line: OnLine,
+        on_bytes: Mapping[str, OnBytes] | None = None,
         sampler: UsageSampler,
         folder: TaskFolder,
         line: TaskSocket,
@@ -117,7 +134,7 @@ class CommandRunner:
         sinks: Sinks = lambda _id, _attempt: nowhere(),
         oom: OomCounter,
         grants: TaskGrants | None = None,
-        output_reader: MakeReader = lambda on_line, sink: OutputReader(on_line, sink=sink),
+        output_reader: MakeReader = OutputReader,
     ) -> None:
         self._spawner = spawner
         self._queue_name = queue_name
@@ -125,6 +142,7 @@ class CommandRunner:
         self._environment = environment
         self._inherited = inherited_environment(environment, settings.task_env)
         self._on_line = on_line
+        self._on_bytes = on_bytes or {}
         self._sampler = sampler
         self._folder = folder
         self._line = line
@@ -243,7 +261,11 @@ class CommandRunner:
             environment["JOBQ_RESULT_FILE"] = str(result)
         sink = self._sinks(task.id, delivery.deliveries)
         try:
-            output = self._output_reader(lambda stream, line: self._on_line(task.id, stream, line), sink.write)
+            output = self._output_reader(
+                lambda stream, line: self._on_line(task.id, stream, line),
+                on_bytes={stream: partial(take, task.id) for stream, take in self._on_bytes.items()},
+                sink=sink.write,
+            )
         except OSError as error:
             sink.close()
             raise StartFailed(

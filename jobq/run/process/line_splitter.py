@@ -1,4 +1,4 @@
-"""Bytes to lines for people, and the tail that is kept: no descriptors, no loop.
+"""Bytes to lines for people, to whole lines for files, and the tail that is kept: no descriptors, no loop.
 
 LF, CRLF and CR end a line. A line that CR ends is progress: the program means to write over it, so of a burst only the
 last one counts.
@@ -8,6 +8,7 @@ import codecs
 from typing import Final, NamedTuple
 
 MAX_LINE_BYTES: Final = 8 * 1024
+MAX_WAITING_LINE_BYTES: Final = 1024 * 1024
 
 
 class OutputLine(NamedTuple):
@@ -96,6 +97,34 @@ class LineSplitter:
             self._dropped = 0
         self._line.clear()
         return OutputLine(text, progress)
+
+
+class WholeLines:
+    """Passes bytes on unchanged, up to the last line end that has come, so that lines of two tasks do not mix.
+
+    Args:
+        max_bytes: how much of one line waits for its end; a longer line is passed on in pieces.
+    """
+
+    def __init__(self, max_bytes: int = MAX_WAITING_LINE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._waiting = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what may be passed on now, in order; may be empty."""
+        end = len(chunk) if len(self._waiting) + len(chunk) > self._max_bytes else chunk.rfind(b"\n") + 1
+        if not end:
+            self._waiting += chunk
+            return b""
+        whole = bytes(self._waiting) + chunk[:end]
+        self._waiting[:] = chunk[end:]
+        return whole
+
+    def finish(self) -> bytes:
+        """Return what is left at the end of the stream."""
+        rest = bytes(self._waiting)
+        self._waiting.clear()
+        return rest
 
 
 class Tail:

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from typing import Final, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol, Self
 
-from jobq.run.process.line_splitter import LineSplitter, OutputLine, Tail
+from jobq.run.process.line_splitter import LineSplitter, OutputLine, Tail, WholeLines
 
 StreamName = Literal["stdout", "stderr"]
 TAIL_BYTES: Final = 64 * 1024
@@ -29,6 +29,7 @@ class OutputReader:
 
     Args:
         on_line: called in the loop's thread with the stream and each line; of progress, at most one line a second.
+        on_bytes: for a stream that is named here, called in place of `on_line` with whole lines as they came.
         tail_bytes: how much of both streams, as they came, is kept in `tail`.
         sink: given all bytes of both, as they came, and of which they are; must not raise.
 
@@ -40,15 +41,17 @@ class OutputReader:
         self,
         on_line: Callable[[StreamName, str], None],
         *,
+        on_bytes: Mapping[str, Callable[[bytes], None]] | None = None,
         tail_bytes: int = TAIL_BYTES,
         sink: Callable[[StreamName, bytes], None] = lambda _stream, _chunk: None,
     ) -> None:
         self.tail: Final = Tail(tail_bytes)
         self._on_line = on_line
+        self._on_bytes = on_bytes or {}
         self._complained = False
-        self._stdout = _Stream("stdout", self._pass_on, self.tail, sink)
+        self._stdout = self._stream("stdout", sink)
         try:
-            self._stderr = _Stream("stderr", self._pass_on, self.tail, sink)
+            self._stderr = self._stream("stderr", sink)
         except OSError:
             self._stdout.close()
             raise
@@ -104,35 +107,123 @@ class OutputReader:
         self._stdout.close()
         self._stderr.close()
 
-    def _pass_on(self, stream: StreamName, text: str) -> None:
+    def _stream(self, name: StreamName, sink: Callable[[StreamName, bytes], None]) -> "_Stream":
+        if (on_bytes := self._on_bytes.get(name)) is not None:
+            return _Stream(name, _WholeLines(lambda piece: self._pass_on(lambda: on_bytes(piece))), self.tail, sink)
+        shown = _TextLines(lambda text: self._pass_on(lambda: self._on_line(name, text)))
+        return _Stream(name, shown, self.tail, sink)
+
+    def _pass_on(self, show: Callable[[], None]) -> None:
         try:
-            self._on_line(stream, text)
+            show()
         except Exception:  # noqa: BLE001 - whatever it is, the task must not block on a full pipe
             if not self._complained:
                 self._complained = True
                 _log.exception("a line of output could not be passed on; further errors are not logged")
 
 
+class _Shown(Protocol):
+    """What becomes of one stream where it is shown."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        ...
+
+    def finish(self) -> None:
+        """Pass on what is unfinished, at the end of the stream."""
+        ...
+
+    def close(self) -> None:
+        """Pass nothing on any more; any number of times."""
+        ...
+
+
+class _WholeLines:
+    """Bytes for a file or a pipe: unchanged."""
+
+    def __init__(self, emit: Callable[[bytes], None]) -> None:
+        self._emit = emit
+        self._lines = WholeLines()
+
+    def feed(self, chunk: bytes) -> None:
+        if whole := self._lines.feed(chunk):
+            self._emit(whole)
+
+    def finish(self) -> None:
+        if rest := self._lines.finish():
+            self._emit(rest)
+
+    def close(self) -> None:
+        pass
+
+
+class _TextLines:
+    """Lines for people, of bounded length, with progress thinned out."""
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._splitter = LineSplitter()
+        self._loop = asyncio.get_running_loop()
+        self._progress: str | None = None  # the last one that was not passed on
+        self._progress_due = 0.0  # loop time; progress is passed on at once when the last was long ago
+        self._timer: asyncio.TimerHandle | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        self._accept(self._splitter.feed(chunk))
+        if self._timer is None and (self._progress is not None or self._splitter.undecided):
+            soonest = self._loop.time() + _SETTLE_SECONDS
+            self._timer = self._loop.call_at(max(soonest, self._progress_due), self._progress_is_due)
+
+    def finish(self) -> None:
+        self._accept(self._splitter.finish())
+        self._flush_progress()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _accept(self, lines: list[OutputLine]) -> None:
+        for line in lines:
+            if line.progress:
+                self._progress = line.text or self._progress
+            else:
+                self._flush_progress()
+                self._emit(line.text)
+
+    def _progress_is_due(self) -> None:
+        self._timer = None
+        self._accept(self._splitter.settle())
+        self._flush_progress()
+
+    def _flush_progress(self) -> None:
+        if self._progress is not None:
+            text, self._progress = self._progress, None
+            self._progress_due = self._loop.time() + PROGRESS_SECONDS
+            self._emit(text)
+
+
 class _Stream:
-    """One pipe: reads chunks, feeds the splitter, thins out progress."""
+    """One pipe: reads chunks, keeps their end, hands them to what is shown.
+
+    Args:
+        name: stdout or stderr.
+        shown: takes the bytes.
+        tail, sink: see `OutputReader`.
+    """
 
     def __init__(
         self,
         name: StreamName,
-        emit: Callable[[StreamName, str], None],
+        shown: _Shown,
         tail: Tail,
         sink: Callable[[StreamName, bytes], None],
     ) -> None:
         self._name: Final = name
-        self._emit = emit
+        self._shown = shown
         self._tail = tail
         self._sink = sink
-        self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
         self._chunk_bytes = _MIN_CHUNK_BYTES
-        self._progress: str | None = None  # the last one that was not passed on
-        self._progress_due = 0.0  # loop time; progress is passed on at once when the last was long ago
-        self._timer: asyncio.TimerHandle | None = None
         self.ended: Final[asyncio.Future[None]] = self._loop.create_future()
         self._fd, self.child_end = os.pipe()  # both close on exec; spawn passes a duplicate on
         os.set_blocking(self._fd, False)  # ours only: programs expect to block
@@ -156,14 +247,12 @@ class _Stream:
     def end(self) -> None:
         """Pass on what is unfinished, and close."""
         if self.is_open:
-            self._accept(self._splitter.finish())
-            self._flush_progress()
+            self._shown.finish()
         self.close()
 
     def close(self) -> None:
         self.close_child_end()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._shown.close()
         if self.is_open:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
@@ -188,34 +277,9 @@ class _Stream:
         started = self._loop.time()
         self._tail.add(chunk)
         self._sink(self._name, chunk)
-        self._accept(self._splitter.feed(chunk))
-        self._arm()
+        self._shown.feed(chunk)
         if self._loop.time() - started > _LONG_WAKEUP_SECONDS:
             self._chunk_bytes = max(_MIN_CHUNK_BYTES, self._chunk_bytes // 2)
         else:
             self._chunk_bytes = min(_MAX_CHUNK_BYTES, self._chunk_bytes * 2)
         return True
-
-    def _accept(self, lines: list[OutputLine]) -> None:
-        for line in lines:
-            if line.progress:
-                self._progress = line.text or self._progress
-            else:
-                self._flush_progress()
-                self._emit(self._name, line.text)
-
-    def _arm(self) -> None:
-        if self._timer is None and (self._progress is not None or self._splitter.undecided):
-            soonest = self._loop.time() + _SETTLE_SECONDS
-            self._timer = self._loop.call_at(max(soonest, self._progress_due), self._progress_is_due)
-
-    def _progress_is_due(self) -> None:
-        self._timer = None
-        self._accept(self._splitter.settle())
-        self._flush_progress()
-
-    def _flush_progress(self) -> None:
-        if self._progress is not None:
-            text, self._progress = self._progress, None
-            self._progress_due = self._loop.time() + PROGRESS_SECONDS
-            self._emit(self._name, text)

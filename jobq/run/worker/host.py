@@ -1,7 +1,7 @@
 """What a worker takes of its machine beside clock, backend and spawner; a simulation has one of its own."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from jobq.run.attempt.task_socket import TaskSocket
 from jobq.run.process.oom import OomCounter, oom_counter
@@ -32,7 +32,11 @@ class WorkerHost:
         return oom_counter()
 
     def output_reader(
-        self, on_line: Callable[[StreamName, str], None], sink: Callable[[StreamName, bytes], None]
+        self,
+        on_line: Callable[[StreamName, str], None],
+        *,
+        on_bytes: Mapping[str, Callable[[bytes], None]],
+        sink: Callable[[StreamName, bytes], None],
     ) -> OutputReader:
         """Return what reads one attempt's output; raises OSError when no descriptors are left."""
-        return OutputReader(on_line, sink=sink)
+        return OutputReader(on_line, on_bytes=on_bytes, sink=sink)

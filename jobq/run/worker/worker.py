@@ -23,7 +23,7 @@ from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
 from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.retry import Judge, verdict
-from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
+from jobq.run.attempt.runner import CommandRunner, OnBytes, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.attempt.task_grants import TaskGrants
@@ -59,6 +59,7 @@ class Worker:
         settings: slots, leases, limits.
         events: where each transition is published.
         on_line: receives the tasks' output: task id, stream, line.
+        on_bytes: for a stream that is named here, receives its bytes in place of `on_line`: task id, whole lines.
         spawner: starts commands; through a guardian by default, where there can be one.
         runner: runs something else than processes; then `spawner` and `on_line` are not used.
         adapt: makes the runner of something else that is run as processes from the runner of commands.
@@ -82,6 +83,7 @@ class Worker:
         *,
         events: Events | None = None,
         on_line: OnLine = lambda _task, _stream, _line: None,
+        on_bytes: Mapping[str, OnBytes] | None = None,
         spawner: Spawner | None = None,
         runner: Runner | None = None,
         adapt: Callable[[CommandRunner], Runner] = lambda commands: commands,
@@ -116,6 +118,7 @@ class Worker:
         self._own_runner = runner
         self._adapt = adapt
         self._on_line = on_line
+        self._on_bytes = on_bytes
         self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
         self._left = math.inf if max_tasks is None else max_tasks
         self._judge = judge
@@ -264,6 +267,7 @@ class Worker:
             settings=self._settings,
             environment=self._environment,
             on_line=self._on_line,
+            on_bytes=self._on_bytes,
             sampler=self._sampler,
             folder=self._folder,
             line=self._line,

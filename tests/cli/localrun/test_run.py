@@ -116,19 +116,6 @@ def test_empty_input(jobq: Jobq) -> None:
     assert "0 done, 0 failed" in jobq("run", stdin="\n# nothing\n").err
 
 
-def test_reader_that_left_stops_no_work(jobq: Jobq) -> None:
-    (jobq.folder / "commands").write_text("".join(f"echo {n}; touch done-{n}\n" for n in range(50)))
-    process = jobq.start("run", "-n", "4", "commands")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(30) == 0
-    assert len(list(jobq.folder.glob("done-*"))) == 50
-    process = jobq.start("run", "--json", "commands")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(30) == 0
-
-
 def test_bad_input_is_blamed_by_line(jobq: Jobq) -> None:
     result = jobq("run", "--queue-file", "queue", stdin='echo 1\n{"comand": "x"}\n', code=2)
     assert "standard input, line 2: comand: unknown field" in result.err

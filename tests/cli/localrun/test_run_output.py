@@ -113,10 +113,10 @@ async def test_nothing_new_starts_while_too_much_waits(monkeypatch: pytest.Monke
     monkeypatch.setattr("jobq.cli.localrun.job_output.MOST_WAITING_BYTES", 100)
     output = ordered(3)
     gate = StartGate((lambda: output.too_full(is_busy=True),))
-    output.on_line("2", "stdout", "x" * 98)
+    output.on_bytes["stdout"]("2", b"x" * 95)
     assert gate.closed_by() == ""
-    output.on_line("2", "stderr", "")
-    assert "102 bytes of output wait to be printed" in gate.closed_by()
+    output.on_bytes["stderr"]("2", b"")
+    assert "105 bytes of output wait to be printed" in gate.closed_by()
 
 
 async def test_what_is_to_be_printed_first_may_always_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +124,11 @@ async def test_what_is_to_be_printed_first_may_always_run_again(monkeypatch: pyt
     monkeypatch.setattr("jobq.cli.localrun.job_output.MOST_WAITING_BYTES", 100)
     output = ordered(3)
     output.ended("1", is_last=False)
-    output.on_line("2", "stdout", "x" * 200)
+    output.on_bytes["stdout"]("2", b"x" * 200)
     output.ended("2", is_last=True)
     assert output.too_full(is_busy=True)
     assert not output.too_full(is_busy=False)
-    output.on_line("1", "stdout", "y")
+    output.on_bytes["stdout"]("1", b"y")
     assert output.too_full(is_busy=False), "who reads this is slow"
 
 
@@ -152,25 +152,25 @@ async def test_output_that_cannot_be_kept_is_no_success(monkeypatch: pytest.Monk
     monkeypatch.setattr("jobq.cli.localrun.job_output.MEMORY_BYTES", 100)
     said: list[str] = []
     monkeypatch.setattr(PassthroughLog, "say", lambda _self, text, _level=0: said.append(text))
-    printed: list[str] = []
-    monkeypatch.setattr(PassthroughLog, "on_line", lambda _self, _id, _stream, line: printed.append(line))
+    printed: list[bytes] = []
+    monkeypatch.setattr(PassthroughLog, "on_bytes", {"stdout": lambda _id, piece: printed.append(piece)})
     output = ordered(2)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         for number in range(30):
-            output.on_line("2", "stdout", f"{number:098}")
+            output.on_bytes["stdout"]("2", b"%095d" % number)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert output.lost == 20
+    assert output.lost == 20 * 95
     assert output.too_full(is_busy=True)
     assert len(said) == 1
-    output.on_line("2", "stdout", "behind")
+    output.on_bytes["stdout"]("2", b"behind")
     assert not output.too_full(is_busy=True)
     output.ended("1", is_last=True)
     output.ended("2", is_last=True)
     await output.finish()
-    assert printed == [*(f"{number:098}" for number in range(10)), "behind"]
+    assert printed == [*(b"%095d" % number for number in range(10)), b"behind"]
 
 
 def test_what_is_printed_fills_no_disk(jobq: Jobq) -> None:
@@ -364,3 +364,47 @@ def test_one_line_instead_of_a_table(jobq: Jobq, option: str, says: bytes) -> No
         os.close(ours)
     assert says in seen
     assert b"slot" not in seen
+
+
+ODD = b"\xff\0" + b"long " * 5_000 + b"\nname\rada\rgrace\r\nno end"
+
+
+@pytest.mark.parametrize("options", [(), ("-k",), ("--group",)])
+def test_bytes_of_a_job_go_into_a_file_unchanged(jobq: Jobq, options: tuple[str, ...]) -> None:
+    (jobq.folder / "data").write_bytes(ODD)
+    with (jobq.folder / "out").open("wb") as out:
+        process = jobq.start("run", *options, "--", "cat", ":::", "data", stdout=out)
+        assert process.wait(30) == 0
+    assert (jobq.folder / "out").read_bytes() == ODD
+
+
+def test_bytes_of_a_task_go_into_a_file_unchanged(jobq: Jobq) -> None:
+    (jobq.folder / "data").write_bytes(ODD)
+    for command in (("worker",), ("worker", "-q"), ("pull",)):
+        jobq("q", "push", "-c", "cat data")
+        with (jobq.folder / "out").open("wb") as out:
+            assert jobq.start("q", *command, stdout=out).wait(30) == 0
+        assert (jobq.folder / "out").read_bytes() == ODD, command
+
+
+def test_lines_of_jobs_beside_each_other_stay_whole(jobq: Jobq) -> None:
+    """A line that is longer than a pipe holds comes in many pieces."""
+    command = 'for i in 1 2 3; do head -c 300000 /dev/zero | tr "\\0" $ARG_1; echo; done'
+    result = jobq("run", "-n", "4", "-c", command, ":::", *"abcd")
+    assert sorted(result.lines) == sorted(letter * 300_000 for letter in "abcd" for _ in range(3))
+
+
+def test_a_run_that_nobody_reads_ends(jobq: Jobq) -> None:
+    """As under xargs: `jobq run ... | head` ran all of its jobs."""
+    process = jobq.start("run", "-n", "1", "-c", "echo $ARG_1; touch ran-$ARG_1", ":::", *map(str, range(2_000)))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    assert b"nobody reads its output any more" in process.stderr.read()
+    assert len(list(jobq.folder.glob("ran-*"))) < 2_000
+    process = jobq.start("run", "--json", "--", "true", ":::", "1")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 0, "what was asked for is done"

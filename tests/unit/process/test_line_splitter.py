@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.run.process.line_splitter import MAX_LINE_BYTES, LineSplitter, OutputLine, Tail
+from jobq.run.process.line_splitter import MAX_LINE_BYTES, LineSplitter, OutputLine, Tail, WholeLines
 
 # Ends of line, whole and broken characters of one to four bytes, NUL.
 PARTS = st.sampled_from(
@@ -113,3 +113,12 @@ def test_tail_keeps_undecodable_bytes_as_replacements() -> None:
     tail.add(b"\x80ok\xff")
     assert tail.text() == "\ufffdok\ufffd"
     assert tail.text(5) == "ok\ufffd"
+
+
+def test_whole_lines_are_passed_on_unchanged() -> None:
+    lines = WholeLines(max_bytes=8)
+    assert lines.feed(b"a\r\xffb") == b""
+    assert lines.feed(b"\nc\nd") == b"a\r\xffb\nc\n"
+    assert lines.feed(b"12345678") == b"d12345678"  # too long to wait for its end
+    assert lines.feed(b"9") == b""
+    assert (lines.finish(), lines.finish()) == (b"9", b"")

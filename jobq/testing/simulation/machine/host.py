@@ -84,7 +84,7 @@ class SimulatedHost(WorkerHost):
         """Return one that counts nothing."""
         return OomCounter()
 
-    def output_reader(self, on_line: object, sink: object) -> OutputReader:  # noqa: ARG002 - as in `WorkerHost`
+    def output_reader(self, on_line: object, *, on_bytes: object, sink: object) -> OutputReader:  # noqa: ARG002 - as in `WorkerHost`
         """Return one that reads nothing: these tasks print nothing."""
         return cast("OutputReader", _Output())
 
