@@ -60,7 +60,7 @@ class Output:
         self._records = LogRecords(self._on_record)
         self.flush_seconds = 2.0
         self.lost_output = False
-        self.on_reader_gone: Callable[[], None] = lambda: None
+        self.on_reader_gone: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         for writer in {self._out, self._err}:

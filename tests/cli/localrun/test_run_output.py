@@ -373,7 +373,7 @@ ODD = b"\xff\0" + b"long " * 5_000 + b"\nname\rada\rgrace\r\nno end"
 def test_bytes_of_a_job_go_into_a_file_unchanged(jobq: Jobq, options: tuple[str, ...]) -> None:
     (jobq.folder / "data").write_bytes(ODD)
     with (jobq.folder / "out").open("wb") as out:
-        process = jobq.start("run", *options, "--", "cat", ":::", "data", stdout=out)
+        process = jobq.start("run", *options, "--", "cat", ":::", "data", stdout=out.fileno())
         assert process.wait(30) == 0
     assert (jobq.folder / "out").read_bytes() == ODD
 
@@ -383,7 +383,7 @@ def test_bytes_of_a_task_go_into_a_file_unchanged(jobq: Jobq) -> None:
     for command in (("worker",), ("worker", "-q"), ("pull",)):
         jobq("q", "push", "-c", "cat data")
         with (jobq.folder / "out").open("wb") as out:
-            assert jobq.start("q", *command, stdout=out).wait(30) == 0
+            assert jobq.start("q", *command, stdout=out.fileno()).wait(30) == 0
         assert (jobq.folder / "out").read_bytes() == ODD, command
 
 
