@@ -10,7 +10,12 @@ from jobq import __version__
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     if sys.argv[1:] == ["--version"]:  # scripts ask it often; click alone would triple what it takes
-        sys.stdout.write(f"jobq {__version__}\n")
+        try:
+            sys.stdout.write(f"jobq {__version__}\n")
+            sys.stdout.flush()
+        except OSError as error:  # a full disk; what is buffered would be written once more at the end
+            os.write(2, f"jobq: cannot write to standard output: {error.strerror}\n".encode())
+            os._exit(1)
         return
     if sys.argv[1:] == ["healthcheck"] and (path := os.environ.get("JOBQ_HEALTH_FILE")):
         from jobq.telemetry.probe import answer  # noqa: PLC0415 - see above

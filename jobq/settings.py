@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 from jobq import setting_kinds as kinds
 from jobq.errors import ConfigurationError
 from jobq.formats.checked import Checked, FieldError
+from jobq.formats.user_paths import user_path
 
 _PREFIX: Final = "JOBQ_"
 # What a task is given: a jobq command inside of a task finds them in its environment.
@@ -486,12 +487,13 @@ def named_queue(source: Mapping[str, str]) -> tuple[str, str] | None:
 def user_home(settings: Settings) -> Path:
     """Return the folder of the embedded queue: JOBQ_HOME, else the platform's folder for user data."""
     if settings.home is not None:
-        return settings.home.expanduser()
+        return user_path(settings.home, "JOBQ_HOME")
     given = os.environ.get("XDG_DATA_HOME", "")  # the XDG Base Directory Specification
     folder = (
         given if given.strip() else "~/Library/Application Support" if sys.platform == "darwin" else "~/.local/share"
     )
-    return Path(folder, "jobq").expanduser()
+    what = "XDG_DATA_HOME" if given.strip() else "the folder of the embedded queue (JOBQ_HOME)"
+    return user_path(Path(folder, "jobq"), what)
 
 
 def variable_of(name: str) -> str:

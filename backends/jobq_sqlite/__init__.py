@@ -1,9 +1,8 @@
 """The embedded queue on SQLite: `demo`, `sqlite:///abs/jobs.db/myqueue`, `sqlite://rel/jobs.db/myqueue`."""
 
-from pathlib import Path
-
 from jobq.clock import SystemClock
 from jobq.errors import InvalidSpec
+from jobq.formats.user_paths import user_path
 from jobq.settings import Settings, user_home
 from jobq.spec import QueueSpec
 from jobq_sqlite.backend import SqliteBackend
@@ -19,7 +18,7 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         raise InvalidSpec(
             f"'{spec}' names no file; write sqlite:///abs/jobs.db/{spec.queue} or sqlite://rel/jobs.db/{spec.queue}"
         )
-    path = Path(spec.location).expanduser()
+    path = user_path(spec.location, str(spec))
     return SqliteBackend(
         StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
         spec.queue,

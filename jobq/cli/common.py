@@ -96,11 +96,21 @@ class ExampleCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse them; a queue that stands behind its command is one word too many."""
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.UsageError as error:
             if "unexpected extra" not in error.message or not _lacks_queue(ctx):
                 raise
             raise click.UsageError(WHICH_QUEUE.format(command=_command_words(ctx)), ctx) from None
+        self._refuse_empty(ctx)
+        return rest
+
+    def _refuse_empty(self, ctx: click.Context) -> None:
+        """Raise UsageError for an option whose value is empty, most often a variable that was not set."""
+        for option in self.params:
+            if isinstance(option, click.Option):
+                given = ctx.params.get(option.name or "")
+                if "" in given if isinstance(given, tuple) else given == "":
+                    raise click.BadParameter("it is empty; leave the option out, or say what is meant", ctx, option)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help text and the examples."""

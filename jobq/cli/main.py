@@ -1,5 +1,6 @@
 """The entry point: which queue, which command, and what becomes of an error (architecture 3 and 12)."""
 
+import errno
 import os
 import re
 import signal
@@ -75,6 +76,7 @@ _LASTING: Final = frozenset(
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")
+_UNWRITABLE: Final = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED: Final = 130
 _USAGE: Final = 2
 _COMPLETION: Final = "_JOBQ_COMPLETE"
@@ -185,8 +187,9 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     code = run(sys.argv[1:])
-    if threading.active_count() == 1 and not _LASTING.intersection(sys.argv):
-        # All that was opened is closed: to take the interpreter apart is a sixth of a short command.
+    if sys.flags.inspect or (threading.active_count() == 1 and not _LASTING.intersection(sys.argv)):
+        # All that was opened is closed: to take the interpreter apart is a sixth of a short command. With PYTHONINSPECT
+        # it would print the exit as a traceback, and open a prompt.
         with suppress(OSError, ValueError):  # nobody reads it; said already
             sys.stdout.flush()
         with suppress(OSError, ValueError):
@@ -208,12 +211,12 @@ def run(arguments: list[str]) -> int:
         terminal.flush()
     except terminal.OutputGone as gone:
         return _output_gone(gone)
-    except BrokenPipeError as error:  # from click, which prints help by itself
-        return _output_gone(terminal.OutputGone(error))
     except (KeyboardInterrupt, click.Abort):
         terminal.complain("interrupted")
         return _INTERRUPTED
-    except Exception:  # noqa: BLE001 - the last resort: whatever comes here is ours to mend
+    except Exception as error:  # noqa: BLE001 - the last resort: whatever comes here is ours to mend
+        if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
+            return _output_gone(terminal.OutputGone(error))  # from click, which prints help and version by itself
         traceback.print_exc()
         terminal.complain("this is a bug in jobq; please report it with the lines above")
         return 1

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, Self
 from jobq.entry_points import load, registered
 from jobq.errors import BackendMissing, ConfigurationError
 from jobq.files.location import checked_place, container_in, is_container
+from jobq.formats.user_paths import user_path
 from jobq.settings import Settings
 
 ENTRY_POINT_GROUP: Final = "jobq.places"
@@ -72,7 +73,7 @@ def place_at(text: str, settings: Settings) -> FileStore:
     if not is_container(text):
         from jobq.files.folder_store import FolderStore  # noqa: PLC0415 - the other way round it is no import of ours
 
-        return FolderStore(Path(text).expanduser())
+        return FolderStore(user_path(text, "the place for files"))
     container_of = registered(ENTRY_POINT_GROUP, "az")
     if container_of is None:
         raise BackendMissing("no package here serves containers of blobs; run: pip install --force-reinstall jobq")

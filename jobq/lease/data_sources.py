@@ -134,6 +134,7 @@ def sqlite_rows(path: Path, query: str, key: str) -> Fetch[Row]:
             database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
             try:
                 database.row_factory = sqlite3.Row
+                database.text_factory = _text
                 return [dict(row) for row in database.execute(statement, tuple(values))]
             finally:
                 database.close()
@@ -141,6 +142,14 @@ def sqlite_rows(path: Path, query: str, key: str) -> Fetch[Row]:
             raise ConfigurationError(f"{path}: {error}") from None
 
     return rows(ask, query, key)
+
+
+def _text(stored: bytes) -> str | bytes:
+    """Return a text of SQLite; one that is not UTF-8 stays bytes, and concerns its row alone."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 def _key_of(row: Row, key: str) -> Any:

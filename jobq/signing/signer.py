@@ -7,13 +7,13 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
 from jobq.formats.exit_rules import queues_of
+from jobq.formats.user_paths import user_path
 from jobq.formats.wire_v3 import BOOKKEEPING, STATE, Signature, pre_authentication_encoding, work_in
 from jobq.settings import Settings, user_home
 from jobq.spec import EMBEDDED, QueueSpec, origin_of
@@ -123,7 +123,7 @@ def _place(spec: QueueSpec, settings: Settings) -> str:
     if spec.scheme == EMBEDDED:
         return f"{EMBEDDED}:{user_home(settings).resolve()}"
     if spec.scheme == "sqlite":
-        return f"sqlite://{Path(spec.location).expanduser().resolve()}"
+        return f"sqlite://{user_path(spec.location, str(spec), resolve=True)}"
     host, slash, rest = spec.location.partition("/")
     scheme = "postgresql" if spec.scheme == "postgres" else spec.scheme
     return f"{scheme}://{host.rpartition('@')[2].lower()}{slash}{rest}"

@@ -147,7 +147,11 @@ def _row(row: Mapping[str, Any], key: str) -> InputRecord:
     where = f"the row with {key} {row[key]!a}"
     texts = {name: "" if value is None else str(value) for name, value in row.items()}
     held = [name for name, value in row.items() if isinstance(value, bytes)]
-    refused = f"{held[0]}: bytes cannot stand in a command; select hex(...) of them" if held else ""
+    refused = (
+        f"{held[0]}: bytes cannot stand in a command, nor a text that is not UTF-8; select hex(...) of them"
+        if held
+        else ""
+    )
     return InputRecord(texts[key], texts, where, refused=refused, identity=row[key])
 
 

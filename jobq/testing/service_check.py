@@ -52,6 +52,9 @@ async def look(backend: Backend) -> AsyncIterator[Finding]:
 
     Args:
         backend: entered.
+
+    Raises:
+        ConfigurationError: the queue cannot be asked.
     """
     looks: Sequence[tuple[str, Callable[[], Awaitable[object]]]] = (
         ("tasks can be counted", backend.stats),
@@ -73,6 +76,8 @@ async def _tried(what: str, call: Callable[[], Awaitable[object]]) -> Finding:
         await call()
     except AccessDenied as error:
         return Finding(what=what, found="not by this identity", verdict=Verdict.NOTED, advice=str(error))
+    except ConfigurationError:  # the queue was never asked
+        raise
     except JobqError as error:
         return Finding(what=what, found="no", verdict=Verdict.DIFFERS, advice=str(error))
     return Finding(what=what, found="yes")

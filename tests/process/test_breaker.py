@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from jobq.errors import ConfigurationError
+from jobq.journal.store import journal_of
 from jobq.pausing import mark_of
 from jobq.run.circuit_breaker import HOLD_SECONDS, LATELY_SECONDS, MOST_BLAMES, MOST_RESTARTS, Breaker
 from jobq.run.stopping import Stopping
@@ -18,7 +19,7 @@ from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.faults import FaultyBackend
 from jobq_sqlite import SqliteBackend
-from tests.process.stage import Stage, stage_in
+from tests.process.stage import Stage, stage_in, until_true
 
 LIMIT = 5
 
@@ -209,3 +210,23 @@ async def test_a_paused_queue_is_no_empty_one(stage: Stage, monkeypatch: pytest.
     assert (await worker).exit_code == 1
     (found,) = [each.body for each in await queue.peek(3) if each.id == first]
     assert Task.decode(found).counters.failures == 0
+
+
+async def test_a_failure_that_is_held_is_not_shown_as_running(stage: Stage) -> None:
+    """For half a minute `ps` had a task as running that had failed."""
+    assert isinstance(stage.backend, FaultyBackend)
+    assert isinstance(stage.backend.inner, SqliteBackend)
+    stage.backend = stage.backend.inner
+    (failing,) = await stage.push("exit 3")
+    await stage.push("echo runs; while :; do sleep 0.1; done")
+    stopping = Stopping()
+    worker = asyncio.create_task(stage.worker(stopping, num_workers=1).run())
+    await stage.until_printed("runs")
+
+    async def is_shown() -> bool:
+        (record,) = await journal_of(stage.backend).find([failing])
+        return record.beat is not None and record.beat.text.startswith("failed (exit code 3)")
+
+    await until_true(is_shown)
+    stopping.now("the test is over")
+    await worker

@@ -16,7 +16,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity import CredentialUnavailableError
 from azure.identity.aio import DefaultAzureCredential
 
-from jobq.errors import BackendUnavailable
+from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq_azure.common.errors import NotSignedIn
 from jobq_azure.common.http_session import proxies_for
 
@@ -41,13 +41,19 @@ class Identity:
     Args:
         account: for messages.
         **ways: how its own requests are sent: `transport` and `proxies`.
+
+    Raises:
+        ConfigurationError: a variable or file that it signs in with cannot be used.
     """
 
     def __init__(self, account: str, **ways: Any) -> None:
         self._account = account
         if given := os.environ.get(_GIVEN):
             ways["managed_identity_client_id"] = given
-        self._chain = DefaultAzureCredential(**ways)
+        try:
+            self._chain = DefaultAzureCredential(**ways)
+        except Exception as error:  # noqa: BLE001 - each kind of credential checks its variables and files in its own way
+            raise ConfigurationError(f"{account}: cannot sign in by the AZURE_* variables: {_misread(error)}") from None
         listened: Any = tuple(_Listened(each) for each in self._chain.credentials)
         self._chain.credentials = listened  # `get_token` and `close` are all that the chain asks of a link
 
@@ -123,9 +129,23 @@ def _meaning(error: Exception, account: str) -> Exception:
     return NotSignedIn(f"{account}: signing in has failed ({type(error).__name__}): check the AZURE_* variables")
 
 
+def _misread(error: Exception) -> str:
+    """Return what is wrong with the variables that azure-identity reads, or the files that they name."""
+    spaced = [name for name, value in os.environ.items() if name.startswith("AZURE_") and value != value.strip()]
+    if spaced:
+        return f"{', '.join(spaced)} begins or ends with white space"
+    if isinstance(error, OSError):
+        return f"{error.strerror}: {error.filename}"
+    return _masked(next(iter(str(error).splitlines()), type(error).__name__))[:_MOST_WORDS]
+
+
 def _words(error: HttpResponseError, status: int) -> str:
     found = _WORDS.search(error.message)
     words = found[0][:_MOST_WORDS] if found else f"status {status}"
+    return _masked(words)
+
+
+def _masked(words: str) -> str:
     for secret in filter(None, map(os.environ.get, _SECRETS)):
         words = words.replace(secret, "***")
     return words

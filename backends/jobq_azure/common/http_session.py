@@ -1,12 +1,12 @@
-"""Sessions of HTTP that send each request once, and the proxies that the environment names."""
+"""Sessions of HTTP that send each request once, and proxies as the SDK takes them."""
 
 from typing import Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from jobq.errors import ConfigurationError
+from jobq.formats.proxies import proxy_for
 
 _MOST_CONNECTIONS: Final = 100  # as aiohttp has it by itself
 
@@ -30,9 +30,6 @@ async def new_session(most_connections: int = _MOST_CONNECTIONS) -> aiohttp.Clie
 
 
 def proxies_for(url: str) -> dict[str, str]:
-    """Return the proxy that the environment names for an address, by its scheme, as the SDK takes it; or nothing."""
-    parts = urlsplit(url)
-    proxy = getproxies().get(parts.scheme)
-    if proxy is None or proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return {}
-    return {parts.scheme: proxy if "://" in proxy else f"http://{proxy}"}
+    """Return the proxy for an address, by its scheme, as the SDK takes it; raises ConfigurationError."""
+    proxy = proxy_for(url)
+    return {} if proxy is None else {urlsplit(url).scheme: proxy}

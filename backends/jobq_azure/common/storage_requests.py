@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from yarl import URL
 
 from jobq import __version__
 from jobq.errors import BackendUnavailable
+from jobq.formats.proxies import proxy_for
 from jobq_azure.common.errors import NEVER_CONNECTED, NoAnswer, Unreadable, foreign_answer, why_not_connected
-from jobq_azure.common.http_session import proxies_for
 from jobq_azure.common.storage_signing import Signing
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class StorageRequests:
         self._timeout = timeout
         self._again_after = _CLOSED if repeats_closed else ()
         self._agent = _agent()
-        self._proxy = proxies_for(signing.url).get(urlsplit(signing.url).scheme)
+        self._proxy = proxy_for(signing.url)
 
     async def send(
         self,

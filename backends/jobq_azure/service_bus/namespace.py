@@ -13,9 +13,11 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from jobq.errors import BackendUnavailable, ConfigurationError, InvalidSpec
+from jobq.formats.proxies import proxy_for
 from jobq.local_service import LOOPBACK
+from jobq_azure.common.connection_strings import fields_of, unquoted
 from jobq_azure.common.errors import NEVER_CONNECTED, NoAnswer, NoCredential, why_not_connected
-from jobq_azure.common.http_session import new_session, proxies_for
+from jobq_azure.common.http_session import new_session
 from jobq_azure.common.tokens import Credential, Tokens, given, identified, signing
 from jobq_azure.service_bus.responses import Response
 
@@ -87,8 +89,7 @@ def place_of(namespace: str, queue: str, connection_string: str | None, storage_
 
 
 def _place_in(namespace: str, queue: str, text: str) -> QueueAddress:
-    pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
-    parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
+    parts = fields_of(text)
     endpoint = urlsplit(parts.get("endpoint", ""))
     policy, key, signature = (
         parts.get(name) for name in ("sharedaccesskeyname", "sharedaccesskey", "sharedaccesssignature")
@@ -120,7 +121,7 @@ def _place_in(namespace: str, queue: str, text: str) -> QueueAddress:
         policy=policy,
         key=key,
         signature=signature,
-        connection_string=text,
+        connection_string=unquoted(text),
         is_emulator=is_emulator,
     )
 
@@ -142,7 +143,7 @@ class Namespace:
         self.credential: Credential | None = credential
         self._ahead = 0.0
         self._was_served = False
-        self.proxy = proxies_for(place.rest_url).get(urlsplit(place.rest_url).scheme)
+        self.proxy = proxy_for(place.rest_url)
         self._session: aiohttp.ClientSession
         self._tokens: Tokens
 

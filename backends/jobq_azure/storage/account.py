@@ -12,6 +12,7 @@ import aiohttp
 
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.task import MAX_BODY_BYTES
+from jobq_azure.common.connection_strings import fields_of
 from jobq_azure.common.errors import NoAnswer, from_the_service
 from jobq_azure.common.http_session import new_session, proxies_for
 from jobq_azure.common.storage_requests import StorageRequests
@@ -235,8 +236,7 @@ def account_in(connection_string: str) -> str | None:
 
 def parts_of(text: str) -> dict[str, str]:
     """Return what a connection string of storage holds, by names in small letters; raises ConfigurationError."""
-    pairs = (part.partition("=") for part in text.strip().strip(";").split(";"))
-    parts = {name.strip().lower(): value.strip() for name, _, value in pairs if value.strip()}
+    parts = fields_of(text)
     if parts.get("usedevelopmentstorage", "").lower() == "true":
         host = parts.get("developmentstorageproxyuri", "http://127.0.0.1").rstrip("/")
         parts = {

@@ -8,7 +8,7 @@ from typing import Final
 
 from jobq.errors import JobqError, LockLost, QueueNotFound
 from jobq.examination import Finding, Verdict
-from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.errors import NoAnswer, certain
 from jobq_azure.common.examination import clock
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.queue_client import StorageQueueClient
@@ -27,7 +27,7 @@ async def findings(account: Account, dead: StorageQueueClient, create: str) -> A
         dead: to the place of its dead letters.
         create: the command that makes what is missing.
     """
-    yield clock(await account.now(), time.time())
+    yield clock(await certain(account.now()), time.time())
     try:
         await dead.peek(1)
     except (JobqError, NoAnswer) as error:

@@ -2,7 +2,6 @@
 
 import shlex
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -197,6 +196,7 @@ def push(
 ) -> int:
     """Queue commands; see _HELP."""
     from jobq.cli.submit.push_given import Echo, HowToPush  # noqa: PLC0415 - `jobq push --help` needs none of it
+    from jobq.formats.user_paths import working_folder  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -208,7 +208,7 @@ def push(
     queue = parse(spec_of(ctx, settings))  # before anything is read
     template = TaskOptions(
         env=variables_of(variables),
-        cwd=None if cwd is None else str(Path.cwd() / cwd) if cwd else cwd,
+        cwd=None if cwd is None else str(working_folder() / cwd) if cwd else cwd,
         timeout=timeout.total_seconds() if timeout is not None else None,
         priority=priority,
         delay=delay,

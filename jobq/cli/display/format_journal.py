@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jobq.task import TaskResult
 
 _DAY_SECONDS: Final = 86400.0
+_MOST_CELL: Final = 100  # characters, as many as an id of ours has
 
 
 def record_as_json(record: "TaskRecord") -> dict[str, Any]:
@@ -227,7 +228,12 @@ def table(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", width: int) ->
 
 
 def put_rows(head: "Sequence[str]", rows: "Sequence[Sequence[str]]", *, full: bool) -> None:
-    """Print rows: on a terminal as a table, cut to what fits unless all is wanted; elsewhere as they are."""
+    """Print rows: on a terminal as a table, cut to what fits unless all is wanted; elsewhere as they are.
+
+    What stands before the last column is bounded: an id that another program chose may be longer than any screen.
+    """
+    if not full:
+        rows = [(*(terminal.shortened(cell, _MOST_CELL) for cell in cells), last) for *cells, last in rows]
     lines = table(head, rows, 0) if rows and terminal.width() else ["  ".join(row) for row in rows]
     for line in lines:
         terminal.put(terminal.fitted(line, full=full))

@@ -2,13 +2,15 @@
 
 import logging
 import os
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from jobq.cli.display.event_format import sentence, terminal_safe
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
 from jobq.events import Event
 from jobq.formats.visible_text import visible
-from jobq.run.attempt.runner import OnBytes
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.runner import OnBytes
 
 
 class PassthroughLog(Output):
@@ -29,11 +31,11 @@ class PassthroughLog(Output):
         self._is_terminal = {descriptor: os.isatty(descriptor) for descriptor in (OUT, ERR)}
 
     @property
-    def on_bytes(self) -> dict[str, OnBytes]:
+    def on_bytes(self) -> "dict[str, OnBytes]":
         """What takes the bytes of each stream that goes to no terminal: they are passed on unchanged."""
         return {stream: self._on_bytes(to) for stream, to in self._descriptor_of.items() if not self._is_terminal[to]}
 
-    def _on_bytes(self, descriptor: int) -> OnBytes:
+    def _on_bytes(self, descriptor: int) -> "OnBytes":
         return lambda _task_id, data: self._put(descriptor, data)
 
     def on_line(self, _task_id: str, stream: str, line: str) -> None:

@@ -42,7 +42,7 @@ def prepare_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:  # closed by the caller: the next file to be opened must not become somebody's standard output
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, os.O_RDWR if descriptor else os.O_WRONLY)  # what reads it is an error, no empty input
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

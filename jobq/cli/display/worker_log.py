@@ -8,14 +8,16 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jobq.cli.display import terminal
 from jobq.cli.display.event_format import json_line, short_id, terminal_safe, text_line
 from jobq.cli.display.output import DATA_BYTES, DATA_SECONDS, ERR, OUT, Output, colored, encoded
 from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, lines_in
 from jobq.events import Event
-from jobq.run.attempt.runner import OnBytes
+
+if TYPE_CHECKING:
+    from jobq.run.attempt.runner import OnBytes
 
 LogFormat = Literal["auto", "text", "json"]
 
@@ -95,7 +97,7 @@ class WorkerLog(Output):
         self._put(printed, shown)
 
     @property
-    def on_bytes(self) -> dict[str, OnBytes]:
+    def on_bytes(self) -> "dict[str, OnBytes]":
         """What takes the bytes of both streams where they are passed on unchanged."""
         is_unchanged = self._echo_output and self._output_as_it_is
         return dict.fromkeys(("stdout", "stderr"), self._on_bytes) if is_unchanged else {}

@@ -22,6 +22,7 @@ from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
 from jobq.events import Events
 from jobq.formats import durations
+from jobq.formats.user_paths import user_path, working_folder
 from jobq.resources.offer import Offer
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.offered import offered
@@ -40,7 +41,7 @@ def options_of(
         gpus=asked.get("gpus"),
         mem=asked.get("mem"),
         timeout=timeout.total_seconds() if timeout is not None else None,
-        cwd=str(Path.cwd()) if queue_file is not None else None,  # it may be resumed from elsewhere
+        cwd=str(working_folder()) if queue_file is not None else None,  # it may be resumed from elsewhere
         budgets=budgets_of(settings),
     )
 
@@ -74,7 +75,7 @@ class OneRun:
         self._settings = settings
         self._source = source
         self._options = options
-        self._queue_file = Path(queue_file) if queue_file else None
+        self._queue_file = user_path(queue_file, "--queue-file") if queue_file else None
         self._joblog = Path(joblog) if joblog else None
         self._again = again
         self._handling = handling

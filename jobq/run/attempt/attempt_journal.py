@@ -11,6 +11,7 @@ from jobq.journal.records import (
     MAX_BEAT_OUTPUT_BYTES,
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
+    MAX_TEXT_CHARACTERS,
     MOVED,
     Attempt,
     Beat,
@@ -50,6 +51,9 @@ class AttemptJournal:
 
     Args:
         delivery: whose.
+
+    Attributes:
+        held: why it is kept though it has ended, shown in place of its progress; empty = it is not.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -58,6 +62,7 @@ class AttemptJournal:
         self._running: object = None
         self._checkpoints: AttemptCheckpoints | None = None
         self._told = ""  # the end of its output that was sent last
+        self.held = ""
         self._cancel = Flag()
         if delivery.cancel_requested:
             self._cancel.set()
@@ -100,6 +105,8 @@ class AttemptJournal:
         if self._started is None or not self._delivery.journaled:
             return None
         share, text = (None, "") if self._checkpoints is None else self._checkpoints.progress
+        if self.held:
+            share, text = None, self.held[:MAX_TEXT_CHARACTERS]
         beat = Beat(at=time.time(), started=self._started, progress=share, text=text)
         if not isinstance(self._running, Glimpsed):
             return beat

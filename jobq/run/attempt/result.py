@@ -11,8 +11,10 @@ from typing import Final
 from jobq.errors import MalformedTask
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_VALUE_BYTES
+from jobq.run.process import call_function
 from jobq.task import Outcome
 
+_MOST_SAID: Final = 200  # characters of what a function's process says of its result
 MAX_VALUE_DEPTH: Final = 24  # what wraps it in a settle, a record or an answer stays within strict_json.MAX_DEPTH
 
 
@@ -21,7 +23,7 @@ def with_returned(outcome: Outcome, returned: object) -> Outcome:
     try:
         written = json.dumps(returned)
     except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
-        return replace(outcome, value_lost=f"it is no JSON ({type(error).__name__})")
+        return replace(outcome, value_lost=call_function.why_no_json(returned, error))
     return with_text(outcome, written)
 
 
@@ -45,4 +47,5 @@ def with_text(outcome: Outcome, text: str) -> Outcome:
     try:
         return replace(outcome, value=strict_json.loads_leniently(text, MAX_VALUE_DEPTH))
     except MalformedTask as fault:
-        return replace(outcome, value_lost=f"it is refused: {fault}")
+        said = text[:_MOST_SAID] if text.startswith(call_function.NO_JSON) else f"it is refused: {fault}"
+        return replace(outcome, value_lost=said)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
 _log = logging.getLogger(__name__)
+_SHOWN_AFTER_SECONDS = 1.0  # a failed task that is kept for longer is shown as that, not as one that runs
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
 _NOT_STARTED = "could not be started: "
 START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
@@ -441,13 +442,18 @@ class _Attempt:
             is_over = self._with.breaker.tripped.is_set()  # then it is for another worker, and at once
             return replace(await self._go_back(Release(timedelta(0) if is_over else again)), outcome=outcome)
         if could_not_start or outcome.kind in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT):
-            verdict = await self._after_the_breaker(task, verdict)
+            verdict = await self._after_the_breaker(task, outcome.detail, verdict)
         return await self._settle(verdict, outcome)
 
-    async def _after_the_breaker(self, task: Task, verdict: Verdict) -> Verdict:
+    async def _after_the_breaker(self, task: Task, detail: str, verdict: Verdict) -> Verdict:
         failed = self._with.clock.boottime()
-        with racing(self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.future()) as (judging, lost):
-            await first_done(judging, lost)
+        waits = self._with.breaker.blames_machine(task), self._keeper.lock_lost_event.future()
+        with racing(*waits, self._with.clock.sleep_until(failed + _SHOWN_AFTER_SECONDS)) as (judging, lost, shown):
+            await first_done(judging, lost, shown)
+            if not judging.done() and not lost.done():
+                self._journal.held = f"failed ({detail}); kept until it is clear whether this machine is to blame"
+                self._keeper.nudge()
+                await first_done(judging, lost)
             if not judging.done():
                 return Leave()
             if judging.result():

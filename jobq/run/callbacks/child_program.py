@@ -135,7 +135,9 @@ def _send_value(line: WorkerChannel, value: object) -> int:
         line.ask({"op": "returned", "json": json.dumps(value)})
     except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
         sys.stderr.write(f"jobq: what the callback returned is no value for a task, and is not kept: {error}\n")
-        line.ask({"op": "returned", "lost": f"it is no JSON ({type(error).__name__})"})
+        from jobq.run.process import call_function  # noqa: PLC0415 - as above
+
+        line.ask({"op": "returned", "lost": call_function.why_no_json(value, error)})
     return 0
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 INTERRUPTED = -signal.SIGINT
+NO_JSON = "it is no JSON:"  # a result that begins so says why there is none
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - each import costs every such task
 
 
@@ -66,7 +67,8 @@ def keep(result: object, path: str) -> None:
     try:
         text = json.dumps(result)
     except Exception as error:  # noqa: BLE001 - classes of the user's are asked for their items, and may raise anything
-        text = f"no JSON: {type(error).__name__}"  # which the worker logs, and counts
+        text = why_no_json(result, error)
+        sys.stderr.write(f"jobq: the result is not kept: {text}\n")  # and the worker logs and counts it
     try:
         with open(path, "x", encoding="utf-8") as file:  # noqa: PTH123 - each import costs every such task
             file.write(text)
@@ -74,6 +76,11 @@ def keep(result: object, path: str) -> None:
         pass
     except OSError as error:
         sys.stderr.write(f"jobq: the result was not written: {error}\n")
+
+
+def why_no_json(value: object, error: Exception) -> str:
+    """Return why a result cannot be written as JSON, with its type."""
+    return f"{NO_JSON} a {type(value).__name__} ({type(error).__name__})"
 
 
 def report(error: BaseException) -> None:

@@ -102,6 +102,7 @@ def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]
     """
     started_with = inherited_environment(base, mode)
     started_with.update((name, value) for name, value in base.items() if name.startswith((*_READ_AT_START, _MARK)))
+    started_with.pop("PYTHONINSPECT", None)  # it would open a prompt in place of the end
     return started_with
 
 
@@ -116,7 +117,7 @@ def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "cle
     return {
         name: _USER.sub(r"\1", value) if _ADDRESS.fullmatch(name) else value
         for name, value in base.items()
-        if inherited(name)
+        if name and inherited(name)  # one without a name comes of a broken parent, and nothing can be started with it
     }
 
 

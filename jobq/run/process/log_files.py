@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from jobq.formats.user_paths import user_path
+
 _log: Final = logging.getLogger(__name__)
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024  # of one attempt, in memory
 _MOST_ENDED: Final = 32  # attempts whose output waits for the disk yet, of one worker
@@ -137,7 +139,7 @@ class LogFolder:
     """
 
     def __init__(self, folder: str, queue: str) -> None:
-        self._folder = Path(folder).expanduser()
+        self._folder = user_path(folder, "--log-dir")
         self._queue = queue
         self._files: list[LogFile] = []
 

@@ -58,7 +58,7 @@ def launch(
             signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)
             for descriptor in (signs, ours.fileno()):
                 os.set_inheritable(descriptor, True)
-            rest = {name: value for name, value in os.environ.items() if environment.get(name) != value}
+            rest = {name: value for name, value in os.environ.items() if name and environment.get(name) != value}
             adopted = [
                 *("--worker", str(worker), "--connection", str(ours.fileno())),
                 *("--withheld", str(withheld.send_by_socket(withheld.write_file(rest)))),

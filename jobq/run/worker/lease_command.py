@@ -207,4 +207,4 @@ class LeaseCommand:
 
 def inherited_by_command() -> dict[str, str]:
     """Return what a command of `lease run` finds: it is the user's own, and gets the user's own environment."""
-    return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if name}

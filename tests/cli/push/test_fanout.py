@@ -237,3 +237,18 @@ def test_a_dry_run_shows_the_first_three_tasks(jobq: Jobq) -> None:
     assert len(result.lines) == 3
     assert "nothing is queued" in result.err
     assert not jobq.file.exists()
+
+
+def test_one_text_that_is_no_utf8_concerns_its_row_alone(jobq: Jobq) -> None:
+    """All rows were refused, no row was named, and the advice was to run the same again."""
+    table(jobq.folder, 3)
+    with sqlite3.connect(jobq.folder / "u.db") as database:
+        database.execute("INSERT INTO users (id, name) VALUES (3, CAST(x'4a6f73e9' AS TEXT))")
+    fanout = ("demo", "fanout", "t", "--sql", "u.db", "SELECT id, name FROM users", "--key", "id")
+    run = ("--", "echo", "{name}")
+    assert "leave such records out with --skip-refused" in jobq(*fanout, *run, code=2).err
+    assert (
+        "left out: the row with id 3: name: bytes cannot stand in a command, nor a text that is not UTF-8"
+        in jobq(*fanout, "--skip-refused", *run).err
+    )
+    assert len(jobq.waiting()) == 3

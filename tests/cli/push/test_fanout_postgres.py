@@ -85,3 +85,11 @@ def test_a_database_that_is_away_and_a_password_in_its_address(jobq: Jobq) -> No
     assert "canary" not in secret.err
     other = jobq(*fanout(Database("mysql://somebody@127.0.0.1/db")), code=3)
     assert "an SQLite file or postgresql://USER@HOST/DATABASE" in other.err
+
+
+def test_a_real_is_written_as_it_was(jobq: Jobq, users: Database) -> None:
+    """As a double, it came as 0.10000000149011612: in tasks, and in the place where the walk goes on."""
+    users.run("ALTER TABLE users ADD share real")
+    users.run("UPDATE users SET share = id / 10.0")
+    jobq(*fanout(users, "SELECT share, share AS name FROM users WHERE id <= 550", "share"))
+    assert [task.argv[-1] for task in jobq.waiting() if task.argv] == [str(n / 10) for n in range(1, 551)]

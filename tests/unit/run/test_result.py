@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jobq.formats import strict_json
 from jobq.journal.records import MAX_VALUE_BYTES
 from jobq.run.attempt.result import MAX_VALUE_DEPTH, fit_to_keep, with_returned, with_written
+from jobq.run.process import call_function
 from jobq.task import Outcome, OutcomeKind
 from tests.process import callbacks
 
@@ -93,3 +94,9 @@ def test_the_deepest_value_that_is_kept_may_be_wrapped() -> None:
     outcome = with_returned(DONE, nested(MAX_VALUE_DEPTH))
     assert outcome.value_lost == ""
     strict_json.loads(strict_json.dumps([[[[{"attempt": {"value": outcome.value}}]]]]))
+
+
+def test_why_a_result_is_no_json_names_its_type() -> None:
+    assert with_returned(DONE, {1, 2}).value_lost == "it is no JSON: a set (TypeError)"
+    said = call_function.why_no_json({1}, TypeError())  # as the process of a function writes it
+    assert with_written(DONE, said.encode()).value_lost == said
