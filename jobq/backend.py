@@ -45,6 +45,8 @@ class Capabilities:
         idempotent_push: repeating a push whose answer was lost is safe.
         idempotent_settle: repeating the same settle answers as the first did, without a second effect (S5); at least
             until the task's next delivery is settled.
+        fenced_settle: repeating a settle whose answer was lost has no second effect: a receipt that the first has used
+            up is refused, as LockLost.
         atomic_requeue, atomic_dead_letter: one step, no crash between can repeat the task (S6).
         strict_expiry: an expired receipt is refused even before anyone else has taken the task.
         counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be counted (S7).
@@ -81,6 +83,7 @@ class Capabilities:
     frees_ids: bool = True
     idempotent_push: bool = False
     idempotent_settle: bool = False
+    fenced_settle: bool = False
     atomic_requeue: bool = False
     atomic_dead_letter: bool = False
     strict_expiry: bool = False

@@ -2,7 +2,8 @@
 
 A queue that is missing is made, unless that is forbidden. Where an answer was lost, the push is repeated once with the
 same ids if the service takes none of them twice; anywhere else, and when that answer is lost too, it is PushUnknown
-with the ids (S8). Only what was acknowledged counts as queued (S1).
+with the ids (S8). Only what was acknowledged counts as queued (S1). What a busy service
+refuses is repeated for half a minute.
 """
 
 import contextlib
@@ -214,7 +215,7 @@ class Pusher:
         sent = clock.boottime()
         self._begun = True
         try:
-            return await self._backend.push(tasks)
+            return await self._served(tasks)
         except PushUnknown as error:
             unknown = error
         if not _is_cancelled() and self._remembers(clock.boottime() - sent, tasks):
@@ -226,6 +227,13 @@ class Pusher:
                 unknown.add_note(f"asked again: {error}")
         unknown.add_note(self.doubt(unknown.ids))
         raise unknown
+
+    async def _served(self, tasks: Sequence[Task]) -> list[str]:
+        if is_at_once():  # nobody throttles there
+            return await self._backend.push(tasks)
+        from jobq.busy import PUSH_SECONDS, until_served  # noqa: PLC0415 - as above
+
+        return await until_served(lambda: self._backend.push(tasks), PUSH_SECONDS)
 
     def _remembers(self, seconds: float, tasks: Sequence[Task]) -> bool:
         """Return whether the service still knows an id that was pushed so long ago, and while it is pushed again."""

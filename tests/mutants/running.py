@@ -150,7 +150,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a give-back in doubt is repeated where nothing drops a second copy",
         file="jobq/run/attempt/settle.py",
-        text="repeats_doubt=capabilities.idempotent_settle)\n    except MalformedTask as fault:  # it has no",
+        text="repeats_doubt=_repeats_doubt(capabilities))\n    except MalformedTask as fault:  # it has no",
         wrong="repeats_doubt=True)\n    except MalformedTask as fault:  # it has no",
         test="tests/unit/run/test_giving_back.py::test_s7_a_give_back_in_doubt_makes_no_second_copy",
     ),

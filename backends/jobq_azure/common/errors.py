@@ -14,6 +14,7 @@ import aiohttp
 from jobq.errors import (
     AccessDenied,
     BackendUnavailable,
+    Busy,
     ConfigurationError,
     JobqError,
     LockLost,
@@ -181,8 +182,10 @@ def refusal(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 -
         return _not_found(code, place)
     if status in {401, 403}:
         return access_denied(code, place, _BLOBS if "(container " in place else _QUEUES)
-    if status in _BUSY or code in {"ServerBusy", "QueueBeingDeleted", "ContainerBeingDeleted"}:
-        return BackendUnavailable(f"{place} is busy ({status} {code})")
+    if code in {"QueueBeingDeleted", "ContainerBeingDeleted"}:
+        return BackendUnavailable(f"{place} is being deleted; its name is free again in half a minute or more")
+    if status in _BUSY or code == "ServerBusy":
+        return Busy(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
         return ServiceFailed(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")

@@ -5,8 +5,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from jobq.busy import PUSH_SECONDS, until_served
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -84,9 +86,9 @@ async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory:
     added: list[Task] = []
     for batch in batches:
         try:
-            await _sent(wire, batch)
-        except _GivenUp as given_up:
-            doubtful = added + batch.tasks if given_up.in_doubt else added
+            await until_served(partial(_sent, wire, batch), PUSH_SECONDS)
+        except (_GivenUp, asyncio.CancelledError) as given_up:
+            doubtful = added + batch.tasks if isinstance(given_up, _GivenUp) and given_up.in_doubt else added
             if not doubtful:
                 raise asyncio.CancelledError from None
             raise _unknown(f"the push to {wire.place} was given up", doubtful, tasks) from None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from jobq.errors import (
     AccessDenied,
     BackendUnavailable,
+    Busy,
     JobqError,
     LockLost,
     MalformedTask,
@@ -113,7 +114,7 @@ def _queue_refusal(answer: Response, place: str) -> Exception:
     return refusal(answer, place)
 
 
-def refusal(answer: Response, place: str) -> Exception:
+def refusal(answer: Response, place: str) -> Exception:  # noqa: PLR0911 - one row a kind
     """Return what any other answer means."""
     status = answer.status
     if status != HTTPStatus.UNAUTHORIZED and not answer.is_an_error:
@@ -125,8 +126,10 @@ def refusal(answer: Response, place: str) -> Exception:
             " Receiver' and 'Azure Service Bus Data Sender' (Listen and Send), a pusher the second; who makes queues"
             " 'Azure Service Bus Data Owner' (Manage); a new role takes some minutes"
         )
-    if status in _BUSY or status == HTTPStatus.FORBIDDEN:
-        return BackendUnavailable(f"{place} is {'full' if status == HTTPStatus.FORBIDDEN else 'busy'} ({status})")
+    if status in _BUSY:
+        return Busy(f"{place} is busy ({status})")
+    if status == HTTPStatus.FORBIDDEN:
+        return BackendUnavailable(f"{place} is full ({status})")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT:
         return ServiceFailed(f"{place}: the service failed ({status})")
     if status >= HTTPStatus.BAD_REQUEST:

@@ -101,6 +101,7 @@ class StorageQueueBackend:
             max_message_bytes=None if self._spills else MAX_TEXT_BYTES - HEADROOM_BYTES,
             atomic_requeue=True,
             counts_deliveries=True,
+            fenced_settle=True,
             native_checkpoint=True,
             max_peek=MOST_AT_ONCE,
             named_leases=True,

@@ -1,12 +1,18 @@
-"""A push: a request for each message, all of them or none (S1), and a blob for each that is too large."""
+"""A push: a request for each message, all of them or none (S1), and a blob for each that is too large.
+
+One that the service refuses since it is busy is sent again: among hundreds of requests a few are, and nothing would get
+past them.
+"""
 
 import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
+from jobq.busy import PUSH_SECONDS, until_served
 from jobq.errors import BackendUnavailable, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
@@ -53,7 +59,9 @@ async def push(wire: StorageQueueClient, payloads: Payloads, tasks: Sequence[Tas
             if failed:  # nothing more is begun: what is not there need not be taken back
                 return None
             try:
-                return await _put(wire, payloads, task, text, hidden)
+                return await until_served(
+                    partial(_put, wire, payloads, task, text, hidden), PUSH_SECONDS, is_given_up=lambda: bool(failed)
+                )
             except Exception as error:
                 failed.append(error)
                 raise
@@ -108,7 +116,7 @@ async def _taken_back(
 
     async def take_back(put: _Put) -> None:
         async with turn:
-            await wire.delete(put.message_id, put.receipt)
+            await until_served(partial(wire.delete, put.message_id, put.receipt), _TAKE_BACK_SECONDS)
             if put.blob:
                 await payloads.remove(put.blob)
 

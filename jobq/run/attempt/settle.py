@@ -59,7 +59,7 @@ async def settle(
 
     A refusal is repeated for one lease, for a lease that is kept costs nothing; then, or some seconds after a stop, the
     delivery is left to its lease: a store that refuses for good must hold up no worker. A lost answer is repeated only
-    where the backend answers a repetition like the first (`idempotent_settle`).
+    where the backend declares that a repetition has no second effect (`idempotent_settle`, `fenced_settle`).
 
     Args:
         delivery: whose.
@@ -84,7 +84,7 @@ async def settle(
         async def send() -> None:
             await keeper.settle(lambda: delivery.settle(settlement), attempt=attempt)
 
-        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=capabilities.idempotent_settle)
+        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=_repeats_doubt(capabilities))
 
     try:
         settled = await settled_as(verdict)
@@ -126,10 +126,14 @@ async def give_back(
 
     said = outage or Outage(clock, "the queue")
     try:
-        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=capabilities.idempotent_settle)
+        return await _repeated(delivery, send, patience, keeper, said, repeats_doubt=_repeats_doubt(capabilities))
     except MalformedTask as fault:  # it has no room for one more count
         _log.error("task %s cannot be given back: it %s", delivery.id, fault)
         return Settled.LOST
+
+
+def _repeats_doubt(capabilities: Capabilities) -> bool:
+    return capabilities.idempotent_settle or capabilities.fenced_settle
 
 
 async def _record(

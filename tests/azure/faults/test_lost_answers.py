@@ -1,6 +1,7 @@
 """What a lost answer means, verb by verb, and that nothing below us repeats a request (S5, S8, facts 1.5 trap 15)."""
 
 import asyncio
+import math
 from datetime import timedelta
 
 import pytest
@@ -64,12 +65,25 @@ async def test_put_without_an_answer_names_the_ids(stage: Stage, strike: Strike)
     assert len(bodies) == len(set(bodies)), "somebody has repeated a put"
 
 
-async def test_put_that_is_refused_takes_back_the_others(stage: Stage) -> None:
+async def test_a_put_that_is_throttled_is_repeated(stage: Stage) -> None:
+    """One of 500 took 499 back, however often the push was begun again."""
+    tasks = [Task.new(command="true") for _ in range(40)]
+    stage.proxy.strike(Strike.BUSY, "POST", count=3)
+    assert await stage.backend.push(tasks) == [task.id for task in tasks]
+    assert await stage.total() == 40
+    assert len(stage.proxy.seen("POST")) == 43
+
+
+async def test_put_that_is_refused_takes_back_the_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobq_azure.storage.push.PUSH_SECONDS", 1.0)
     tasks = [Task.new(command="true") for _ in range(5)]
-    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: tasks[3].id.encode() in request.body)
+    stage.proxy.strike(
+        Strike.BUSY, "POST", count=math.inf, matches=lambda request: tasks[3].id.encode() in request.body
+    )
     with pytest.raises(BackendUnavailable, match="busy"):
         await stage.backend.push(tasks)
     assert await stage.total() == 0
+    await stage.proxy.heal()
     assert await stage.backend.push(tasks) == [task.id for task in tasks]
 
 

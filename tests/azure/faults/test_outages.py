@@ -52,6 +52,17 @@ async def test_storm_of_503_loses_no_lease(stage: Stage) -> None:
     assert await stage.total() == 0
 
 
+@pytest.mark.parametrize("strike", [Strike.TIME_OUT, Strike.BREAK])
+async def test_a_finished_task_is_deleted_though_the_service_stumbles(stage: Stage, strike: Strike) -> None:
+    """S5: after one 500 of the delete it ran again at the end of its lease, whatever was left of that."""
+    await stage.backend.push([Task.new(command="echo start >> starts")])
+    stage.proxy.strike(strike, "DELETE", count=3)
+    result = await stage.run("worker", **SHORT)
+    assert result.code == 0, result.err
+    assert (stage.folder / "starts").read_text() == "start\n"
+    assert await stage.total() == 0
+
+
 def _renewed(stage: Stage) -> int:
     return sum(each.status == 204 for each in stage.proxy.requests if is_update(each))
 

@@ -23,6 +23,7 @@ from tests.unit.scripted_delivery import ScriptedDelivery
 async def settled(
     *answers: str,
     idempotent: bool,
+    fenced: bool = False,
     seconds: float = 60.0,
     stopping: Stopping | None = None,
     verdict: Verdict | None = None,
@@ -31,7 +32,13 @@ async def settled(
     """Settle a delivery whose settles are answered so; return what is said of it, and how often it was asked."""
     return (
         await told(
-            *answers, idempotent=idempotent, seconds=seconds, stopping=stopping, verdict=verdict, outcome=outcome
+            *answers,
+            idempotent=idempotent,
+            fenced=fenced,
+            seconds=seconds,
+            stopping=stopping,
+            verdict=verdict,
+            outcome=outcome,
         )
     )[:2]
 
@@ -39,6 +46,7 @@ async def settled(
 async def told(
     *answers: str,
     idempotent: bool,
+    fenced: bool = False,
     seconds: float = 60.0,
     stopping: Stopping | None = None,
     verdict: Verdict | None = None,
@@ -71,7 +79,7 @@ async def told(
     }
     delivery.settle_answers = [known[answer] for answer in answers]
     keeper = LeaseKeeper(AttemptJournal(delivery), since=Moment.of(clock), timing=LeaseTiming(lease=60), clock=clock)
-    capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent)
+    capabilities = Capabilities(default_lease=timedelta(seconds=60), idempotent_settle=idempotent, fenced_settle=fenced)
     async with keeper:
         settling = settle(
             delivery,
@@ -101,6 +109,12 @@ async def test_a_lost_answer_is_repeated_only_where_that_is_safe() -> None:
     assert await settled("lost", "ok", idempotent=True) == (Settled.YES, 2)
     assert await settled("lost", "ok", idempotent=False) == (Settled.UNKNOWN, 1)
     assert await settled("hang", "ok", idempotent=False) == (Settled.UNKNOWN, 1)
+
+
+async def test_a_lost_answer_is_repeated_where_the_receipt_fences_the_repetition() -> None:
+    """A finished task ran again after one 500, though hours of its lease were left."""
+    assert await settled("lost", "hang", "lost", "ok", idempotent=False, fenced=True, seconds=55) == (Settled.YES, 4)
+    assert await settled("lost", "stale", idempotent=False, fenced=True) == (Settled.UNKNOWN, 2)
 
 
 async def test_what_was_once_in_doubt_is_never_called_lost_or_done() -> None:
