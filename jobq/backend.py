@@ -11,11 +11,12 @@ What every verb may raise, beside what its own docstring names:
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
+from jobq.batch_ids import IdInBatch
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.formats.lazy_dataclass import dataclass
@@ -173,6 +174,7 @@ class DeadLetter:
         deliveries: how often it was handed out.
         died: wall time, seconds since the epoch.
         batch: the name of the batch that it is of; None = of none, or that is not told.
+        work: tells it from letters of other work that have the same id, where a queue may hold such; else empty.
     """
 
     id: str
@@ -182,6 +184,7 @@ class DeadLetter:
     deliveries: int
     died: float
     batch: str | None = None
+    work: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +298,18 @@ class Prepares(Protocol):
 
 
 UNKNOWN_ID: Final = ""  # of what may be leased to nobody
+
+
+@runtime_checkable
+class WalksDead(Protocol):
+    """A backend that looks through all its dead letters to find one of them, so that many are found in one walk."""
+
+    def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters, each once, some hundred at a time.
+
+        Until the next are asked for, a `redrive` or `purge_dead` of these is done to what the walk holds. To be closed.
+        """
+        ...
 
 
 @runtime_checkable

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from typing import Final, Self
 
 from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
+from jobq.batch_ids import IdInBatch
 from jobq.errors import (
     AnswerLost,
     BackendUnavailable,
@@ -359,6 +360,15 @@ class StorageQueueBackend:
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, oldest first."""
         return await certain(self._dead.letters(limit))
+
+    async def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters, and hold each for who puts it back, or deletes it, before the next."""
+        try:
+            async with aclosing(self._dead.walk()) as walk:
+                async for ids in walk:
+                    yield ids
+        except NoAnswer as error:
+            raise error.as_unavailable() from None
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
