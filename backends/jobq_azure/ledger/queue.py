@@ -50,6 +50,8 @@ _NOT_THERE: Final = (
     "it says that it is of the batch {}, of which nothing is known: it was forgotten, or the table of the ledger was"
     " deleted; it was not run"
 )
+_OTHER_WORK: Final = "it names a task of the batch {}, and holds other work than was pushed; it was not run"
+_ODD: Final = {Standing.UNKNOWN, Standing.FOREIGN, Standing.RETURNED}  # told as warnings
 _LEFT_OVER_SECONDS: Final = 5.0  # a receive goes on so long past what was left over
 _CLOCK: Final = SystemClock()
 _NOW: Final = timedelta(0)
@@ -212,6 +214,7 @@ class LedgerQueue(JournaledQueue):
                 before=kept.message_before,
                 fencing=kept.message_fencing,
                 lease_seconds=seconds,
+                work=kept.message_work,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
                 standing, found = await claim(self._ledger, message)
@@ -233,7 +236,7 @@ class LedgerQueue(JournaledQueue):
         try:
             if instead is not None:
                 await inner.settle(instead)
-                level = logging.WARNING if standing is Standing.UNKNOWN else logging.INFO
+                level = logging.WARNING if standing in _ODD else logging.INFO
                 _log.log(level, "%s: %s", self.name, told)
         except JobqError as error:
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
@@ -241,8 +244,8 @@ class LedgerQueue(JournaledQueue):
                 back_in = max(back_in, self._longest_lease(inner))
         else:
             self._turned += standing is not Standing.STALE
-            if entry is not None:  # whoever has ended it may have died before the journal heard of it
-                self._notes.ended(entry, book)
+            if entry is not None and standing is not Standing.FOREIGN:
+                self._notes.ended(entry, book)  # whoever has ended it may have died before the journal heard of it
             if standing is Standing.SUPERFLUOUS and name is not None:
                 self._finishing.has_ended(name)  # likewise before it looked
         if back_in and standing is not Standing.SUPERFLUOUS:
@@ -295,8 +298,11 @@ def _instead(
     if standing is Standing.DEAD and entry is not None:
         dead = MoveToDeadLetters(entry.reason, entry.description)
         return dead, f"task {inner.id} is dead, and is among the dead letters now"
-    if standing is Standing.UNKNOWN:
-        unknown = _NOT_THERE.format(whose)
+    if standing is Standing.RETURNED and entry is not None:
+        dead = MoveToDeadLetters(entry.reason, entry.description)
+        return dead, f"task {inner.id} of {whose} was put back by hand: a dead letter again; `dead retry` runs it"
+    if standing in (Standing.UNKNOWN, Standing.FOREIGN):
+        unknown = (_NOT_THERE if standing is Standing.UNKNOWN else _OTHER_WORK).format(whose)
         return MoveToDeadLetters("unknown", unknown), f"task {inner.id} is a dead letter: {unknown}"
     return None, ""
 

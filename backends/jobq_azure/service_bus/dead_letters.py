@@ -171,6 +171,7 @@ class ServiceBusDeadLetters:
                     break  # locks that have run out meanwhile bring the same letters again
                 async for some in do(walk.ready(), refused):
                     walk.done(some)
+                walk.pass_by(self._kept.strangers(ids, refused))
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
         except (JobqError, NoAnswer) as error:

@@ -98,7 +98,7 @@ class ServiceBusDelivery(BaseDelivery):
     @property
     def origin(self) -> str:
         """What all copies of this task have in common, and no other work, whatever origin its sender has written."""
-        return f"{origin_of(self._locked)} {work_in(self.body)}"
+        return f"{origin_of(self._locked)} {self.message_work}"
 
     @property
     def message_origin(self) -> str:
@@ -124,6 +124,11 @@ class ServiceBusDelivery(BaseDelivery):
     def message_ledger(self) -> str:
         """The book in which its task is kept; empty = in none."""
         return ledger_in(self.body)
+
+    @property
+    def message_work(self) -> str:
+        """What it holds."""
+        return work_in(self.body)
 
     @property
     def message_created(self) -> float | None:

@@ -95,6 +95,10 @@ class Walk:
         self._given_up |= {known(group[0]).origin for group in groups}
         self.left -= self._given_up
 
+    def pass_by(self, groups: Sequence[Group]) -> None:
+        """Note what was not meant after all."""
+        self.left -= {known(group[0]).origin for group in groups}
+
     def late(self) -> list[Group]:
         """Return locked letters of tasks that are done: older ones, which came behind the newest."""
         return [list(self._mine.pop(origin).values()) for origin in list(self._mine) if origin in self.finished]

@@ -29,18 +29,18 @@ from jobq.errors import (
 )
 from jobq.formats.task_fields import MAX_EPOCH
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, not_kept
+from jobq_azure.common.letter_ledger import LetterLedger, OtherWork, not_kept
 from jobq_azure.common.letter_work import work_in
 from jobq_azure.storage import held_letters
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.held_letters import HeldLetters
+from jobq_azure.storage.large_payloads import SUFFIX as SUFFIX  # noqa: PLC0414 - of the queue's name
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, StorageQueueClient
 from jobq_azure.storage.queue_messages import Message
 
-SUFFIX: Final = "-failed"
 _SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
 _MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _BLOBS_AT_ONCE: Final = 8
@@ -229,7 +229,7 @@ class StorageDeadLetters:
         newest = held[record.messages[0].id]
         receipt = await self._wire.update(newest.id, newest.receipt, held_letters.HOLD_SECONDS, record.raised(epoch))
         held[newest.id] = replace(newest, receipt=receipt)
-        if not await self._is_to_be_sent(record, epoch):
+        if not await self._is_to_be_sent(record, envelope, epoch):
             return
         try:
             await self._send_fitting(record, envelope, epoch)
@@ -241,11 +241,13 @@ class StorageDeadLetters:
             with contextlib.suppress(JobqError):  # whoever claims it notes as much
                 await self.ledger.redriven(record.ledger, record.letter.id, epoch)
 
-    async def _is_to_be_sent(self, record: DeadLetterRecord, epoch: int) -> bool:
+    async def _is_to_be_sent(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> bool:
         """Return whether a letter goes back: not one left behind, whose task is back or has ended, by its batch."""
         if self.ledger is None or not record.ledger:
             return True
-        return await self.ledger.redriving(record.ledger, record.letter.id, epoch)
+        if envelope.lost_payload:  # it was given up without its payload, which may be there again
+            envelope = await within(_BLOB_SECONDS, self._main_payloads.opened(envelope.body.decode(errors="replace")))
+        return await self.ledger.redriving(record.ledger, record.letter.id, epoch, envelope.work)
 
     async def _send_fitting(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> None:
         contents = [MessageContent(body, beside) for body, beside in record.redriven(envelope, epoch)]
@@ -266,7 +268,8 @@ class StorageDeadLetters:
         """Delete dead letters."""
         purged = await self._each(ids, self._purge, self._check_one_work)
         with contextlib.suppress(JobqError, NoAnswer):  # they are gone all the same: somebody else's purge sweeps
-            if await self._wire.count() == 0:  # the service's count is never too low
+            # The service's count is never too low. What was put back by hand names the payload of its letter.
+            if await self._wire.count() == await self._main.count() == 0:
                 await self._payloads.sweep()
         return purged
 
@@ -287,7 +290,9 @@ class StorageDeadLetters:
             newest = held[record.messages[0].id]  # another reader may have the letter by now, to put it back
             receipt = await self._wire.update(newest.id, newest.receipt, held_letters.HOLD_SECONDS)
             held[newest.id] = replace(newest, receipt=receipt)
-            await self.ledger.purging(record.ledger, record.letter.id)
+            envelope = await self._opened(record.messages[0])
+            work = "" if envelope.lost_payload else envelope.work
+            await self.ledger.purging(record.ledger, record.letter.id, work)
         await self._delete(record, held)
 
     async def _each(self, ids: Sequence[str], do: Do, check: Check | None = None) -> list[str]:
@@ -305,7 +310,7 @@ class StorageDeadLetters:
     ) -> None:
         """Note which ids were done, and which were left: a plain one may mean letters of several batches."""
         wanted = _by_text(ids)
-        hopeless: JobqError | None = None
+        stay: list[JobqError] = []
         is_walk = self._letters.window is not None  # which holds some of them, and whose caller means these
         async with self._letters.held() as held:
             hidden = 0 if is_walk else await self._hidden(held)
@@ -313,30 +318,39 @@ class StorageDeadLetters:
             if check is not None and not is_walk:
                 await check(ids, records)
             for record in records:
-                if not (keys := await self._keys_of(wanted.get(record.letter.id, ()), record)):
-                    continue
+                keys = await self._keys_of(wanted.get(record.letter.id, ()), record)
                 try:
-                    await self._done(do, record, held)
+                    is_done = bool(keys) and await self._done(do, record, held, keys)
                 except LockLost:  # another reader has it, and shows it again
                     hidden += 1
                     left |= keys
                 except (PushUnknown, LeaseError):
                     raise
                 except JobqError as error:  # the others can be had all the same (S11)
-                    hopeless = hopeless or error
+                    stay.append(error)
                     left |= keys
                 else:
-                    done |= keys
-        if hopeless is not None:
-            raise hopeless
+                    done |= keys if is_done else set()
+        if stay:
+            raise stay[0]
         if hidden and (missing := len({key_of(each) for each in ids} - (done - left))):
             what = f"{missing} of these dead letters are not to be had now: {_held_elsewhere(hidden)}; run it again"
             raise BackendUnavailable(f"{self._wire.place}: {what}")
 
-    async def _done(self, do: Do, record: DeadLetterRecord, held: dict[str, Message]) -> None:
-        """Do it to one letter; one that another reader has is no longer held, and an error names what stays."""
+    async def _done(
+        self, do: Do, record: DeadLetterRecord, held: dict[str, Message], keys: Collection[Hashable]
+    ) -> bool:
+        """Do it to one letter; return False where it was not meant after all; an error names what stays.
+
+        An id that names a batch does not mean what only says that it is of it. What another reader has is not held.
+        """
         try:
             await do(record, held)
+        except OtherWork as error:
+            if any(isinstance(key, str) for key in keys):
+                raise
+            _log.warning("%s: %s", self._wire.place, error)
+            return False
         except LockLost:
             for message in record.messages:
                 held.pop(message.id, None)
@@ -347,6 +361,7 @@ class StorageDeadLetters:
             remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
             error.add_note(f"dead letter {record.letter.id} stays as it is{remedy}")
             raise
+        return True
 
     async def _keys_of(self, ids: Sequence[str], record: DeadLetterRecord) -> set[Hashable]:
         """Return the `key_of` each of these ids, which are that of a letter, by which this letter is meant."""
