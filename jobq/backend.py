@@ -301,6 +301,16 @@ UNKNOWN_ID: Final = ""  # of what may be leased to nobody
 
 
 @runtime_checkable
+class TellsMisplaced(Protocol):
+    """A backend that puts back what its settings do not let it hand out: a worker of such settings ends with 3."""
+
+    @property
+    def misplaced(self) -> str:
+        """Why it did; empty = it has met no such task."""
+        ...
+
+
+@runtime_checkable
 class WalksDead(Protocol):
     """A backend that looks through all its dead letters to find one of them, so that many are found in one walk."""
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
@@ -46,9 +46,10 @@ from jobq_azure.table_journal.location import TablePlace
 _CLAIM_SHARE: Final = 1 / 3  # of a lease
 _TAKE_BACK_SECONDS: Final = 4.0
 _POLL_SECONDS: Final = 1.0  # while the end of a batch is seen to
-_NOT_THERE: Final = (
-    "it says that it is of the batch {}, of which nothing is known: it was forgotten, or the table of the ledger was"
-    " deleted; it was not run"
+_NOT_THERE: Final = "it names no task of the batch {} that was pushed to it; it was not run"
+_OF_NO_BATCH: Final = (
+    "it is of the batch {0}, of which {1} knows nothing: JOBQ_JOURNAL names another table than for who has pushed it,"
+    " or the batch was forgotten, or its table deleted"
 )
 _OTHER_WORK: Final = "it names a task of the batch {}, and holds other work than was pushed; it was not run"
 _ODD: Final = {Standing.UNKNOWN, Standing.FOREIGN, Standing.RETURNED}  # told as warnings
@@ -96,7 +97,9 @@ class LedgerQueue(JournaledQueue):
         counting, pushing = Counting(self._ledger), UnendedPushes(self._ledger)
         self._notes = JournalNotes(self._wire, self.writer)
         self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
-        self._finishing = Finishing(self._ledger, self._heads, self._walk, pushing, counting, self._push_kept)
+        self._finishing = Finishing(
+            self._ledger, self._heads, self._walk, pushing, counting, self._push_kept, self._is_bare
+        )
         self._batches = LedgerBatches(
             self._ledger, self._heads, pushing, counting, self._finishing, self._retention, inner.check_room
         )
@@ -114,6 +117,9 @@ class LedgerQueue(JournaledQueue):
         """As the queue does it; and finish batches whose last task was ended by who died then."""
         await super().prepare()
         await self._finishing.start()
+
+    async def _is_bare(self) -> bool:
+        return (await self._inner.stats()).total == 0  # which is never too low
 
     async def _swept(self) -> None:
         await self._finishing.start()
@@ -218,6 +224,10 @@ class LedgerQueue(JournaledQueue):
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
                 standing, found = await claim(self._ledger, message)
+                if standing is Standing.UNKNOWN and not await self._has_book(book):
+                    why = _OF_NO_BATCH.format(batch_of_book(book) or book[1:], self._wire.place)
+                    self._put_off_times.misplaced = f"task {inner.id} is put back: {why}"
+                    raise ConfigurationError(why)
         except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
             seen_to.append(inner)
             self._put_off_later(inner, since, "its batch cannot be asked", error)
@@ -227,6 +237,11 @@ class LedgerQueue(JournaledQueue):
         seen_to.append(inner)
         await self._turned_away(inner, standing, found, book)
         return None
+
+    async def _has_book(self, book: str) -> bool:
+        """Return whether the table knows this book: else it may be another than that of who has pushed the task."""
+        head = await self._heads.get((batch_of_book(book) or book[1:]).partition("~")[0])
+        return head is not None and book in (head.book, head.book_of_end)
 
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""

@@ -252,6 +252,7 @@ class StorageQueueBackend:
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not self._keeps_ledger and delivery.message_ledger:
+                self._put_off_times.misplaced = f"task {delivery.id} {NEEDED}"
                 _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
                 await put_off(delivery, whole_seconds(PUT_OFF))
                 return None
@@ -269,6 +270,11 @@ class StorageQueueBackend:
             return True
 
         return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+
+    @property
+    def misplaced(self) -> str:
+        """Why tasks were put back that need other settings than these; empty = none were."""
+        return self._put_off_times.misplaced
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call, for its payload could not be had, or is leased to nobody."""

@@ -278,6 +278,11 @@ class JournaledQueue:
         """Return the seconds for which it may be leased still: it was granted or renewed just now, perhaps."""
         return self.capabilities.longest_lease(delivery.lease).total_seconds()
 
+    @property
+    def misplaced(self) -> str:
+        """Why tasks were put back that need other settings than these; empty = none were."""
+        return self._put_off_times.misplaced
+
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""
         found = self._put_off_times.take()

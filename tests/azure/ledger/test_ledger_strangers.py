@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jobq.batch_ids import IdInBatch
+from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.errors import ConfigurationError
 from jobq.settlement import Complete, MoveToDeadLetters
@@ -14,19 +15,12 @@ from jobq.task import Task
 from jobq.testing.harness import DONE
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.storage.message_format import MessageContent, MessageNotes
-from tests.azure.ledger.ledger_stage import NAME, drained, finished, ledgered, pushed
+from tests.azure.ledger.ledger_stage import NAME, book_of, drained, finished, ledgered, pushed
 from tests.azure.payloads.payload_stage import large_task
 from tests.azure.stage import LEASE, NOW, Stage, make_container
 from tests.azure.test_strange_letters import signed
 
 pytestmark = pytest.mark.timeout(120)
-
-
-async def _book(stage: Stage) -> str:
-    (message,) = await (await stage.wire()).peek(1)
-    work = Task.decode(MessageContent.read(message.text).body).work
-    assert work is not None
-    return str(work.ledger)
 
 
 async def _sealed(stage: Stage) -> tuple[LedgerQueue, Task]:
@@ -54,7 +48,7 @@ async def test_a_message_of_other_work_is_a_letter_of_its_own(stage: Stage, made
     """It came first, was the task by its id, and the real one was deleted unrun."""
     queue = await ledgered(stage, behind=True)
     await pushed(queue)
-    book = await _book(stage)
+    book = await book_of(stage)
     await drained(queue)
     task = signed(f"{NAME}.signed", "true").in_batch(NAME)
     wire = await stage.wire()
@@ -70,7 +64,7 @@ async def test_a_message_of_other_work_is_a_letter_of_its_own(stage: Stage, made
 async def test_a_letter_of_other_work_changes_nothing_of_the_task(stage: Stage) -> None:
     """Not when its batch is put back, nor when it is put back or deleted itself."""
     queue, task = await _sealed(stage)
-    book = await _book(stage)
+    book = await book_of(stage)
     await _died(queue)
     spam = _other(task).in_ledger(book)
     story = {"id": task.id, "epoch": 2**53 - 1, "died": 1.0, "reason": "failed", "description": "spam", "ledger": book}
@@ -89,7 +83,7 @@ async def test_a_letter_of_other_work_changes_nothing_of_the_task(stage: Stage) 
 
 async def test_an_id_alone_says_that_other_work_stays(stage: Stage) -> None:
     queue, task = await _sealed(stage)
-    spam = _other(task).in_ledger(await _book(stage))
+    spam = _other(task).in_ledger(await book_of(stage))
     await drained(queue)
     await (await stage.wire(f"{stage.queue}-failed")).put(MessageContent(spam.encode()).text())
     with pytest.raises(ConfigurationError, match="holds other work than was pushed"):
@@ -104,7 +98,6 @@ async def test_who_signs_a_repeated_push_anew_makes_no_other_task(stage: Stage) 
     await drained(queue)
     task = signed(f"{NAME}.signed", "true").in_batch(NAME)
     again = task.copied({"work": replace(task.work, signatures=signed("x", "x", b"anew").work.signatures)})  # type: ignore[type-var, union-attr]
-    stage.backend._wire  # noqa: B018 - both pushes go through the same queue
     entering = queue._inner.push
 
     async def cut_off(tasks: list[Task]) -> list[str]:
@@ -169,8 +162,6 @@ async def test_a_large_letter_that_is_put_back_by_hand_has_its_payload(stage: St
     await drained(queue)
     task = large_task(id="large.0", batch="large" if is_of_batch else None)
     if is_of_batch:
-        from jobq.batch_plan import Plan  # noqa: PLC0415 - of this one
-
         await queue.batches.begin("large", Plan())
     await queue.push([task])
     await _died(queue)
