@@ -11,11 +11,12 @@ What every verb may raise, beside what its own docstring names:
     QueueNotFound, AccessDenied, StoreUnusable: as they say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
+from jobq.batch_ids import IdInBatch
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber as FencingNumber  # noqa: PLC0414 - part of the protocol
 from jobq.formats.lazy_dataclass import dataclass
@@ -176,6 +177,7 @@ class DeadLetter:
         deliveries: how often it was handed out.
         died: wall time, seconds since the epoch.
         batch: the name of the batch that it is of; None = of none, or that is not told.
+        work: tells it from letters of other work that have the same id, where a queue may hold such; else empty.
     """
 
     id: str
@@ -185,6 +187,7 @@ class DeadLetter:
     deliveries: int
     died: float
     batch: str | None = None
+    work: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +301,28 @@ class Prepares(Protocol):
 
 
 UNKNOWN_ID: Final = ""  # of what may be leased to nobody
+
+
+@runtime_checkable
+class TellsMisplaced(Protocol):
+    """A backend that puts back what its settings do not let it hand out: a worker of such settings ends with 3."""
+
+    @property
+    def misplaced(self) -> str:
+        """Why it did; empty = it has met no such task."""
+        ...
+
+
+@runtime_checkable
+class WalksDead(Protocol):
+    """A backend that looks through all its dead letters to find one of them, so that many are found in one walk."""
+
+    def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters, each once, some hundred at a time.
+
+        Until the next are asked for, a `redrive` or `purge_dead` of these is done to what the walk holds. To be closed.
+        """
+        ...
 
 
 @runtime_checkable

@@ -1,7 +1,9 @@
-"""Ids of tasks that also say of which batch: a queue may know an id only within its batch (`knows_batch_ids`)."""
+"""Ids of dead letters that also say which: several may have one id, of other batches or of other work."""
 
 from collections.abc import Iterable
 from typing import Self
+
+from jobq.errors import ConfigurationError
 
 
 class IdInBatch(str):
@@ -11,16 +13,18 @@ class IdInBatch(str):
 
     Attributes:
         batch: its name; None = of none. A plain id means a task of any, or of none.
+        work: `DeadLetter.work` of the letter; empty = any.
     """
 
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "work")
     batch: str | None
+    work: str
 
     @classmethod
-    def of(cls, task_id: str, batch: str | None) -> Self:
+    def of(cls, task_id: str, batch: str | None, work: str = "") -> Self:
         """Return the id of a task of a batch."""
         made = cls(task_id)
-        made.batch = batch
+        made.batch, made.work = batch, work
         return made
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -28,14 +32,36 @@ class IdInBatch(str):
         return str, (str(self),)
 
 
-def is_meant(task_id: str, batch: str | None) -> bool:
-    """Return whether an id may mean a task of this batch; None = of none."""
-    return not isinstance(task_id, IdInBatch) or task_id.batch == batch
+def is_meant(task_id: str, batch: str | None, work: str = "") -> bool:
+    """Return whether an id may mean a task of this batch and work; None = of no batch, empty = the work is not told."""
+    if not isinstance(task_id, IdInBatch):
+        return True
+    return task_id.batch == batch and ("" in (work, task_id.work) or task_id.work == work)
 
 
-def key_of(task_id: str) -> str | tuple[str, str | None]:
-    """Return what tells ids apart, which are equal as texts where only their batches differ."""
-    return (str(task_id), task_id.batch) if isinstance(task_id, IdInBatch) else task_id
+def key_of(task_id: str) -> str | tuple[str, str | None, str]:
+    """Return what tells ids apart, which are equal as texts where only their batches or works differ."""
+    return (str(task_id), task_id.batch, task_id.work) if isinstance(task_id, IdInBatch) else task_id
+
+
+def check_one_work(ids: Iterable[str], letters: Iterable[tuple[str, str | None, str]]) -> None:
+    """Raise ConfigurationError where one of these ids means letters of different work: all of them would be deleted.
+
+    Args:
+        ids: of letters that are to be deleted.
+        letters: the id, the batch and the work of each that there is.
+    """
+    wanted = {str(each): each for each in ids if not (isinstance(each, IdInBatch) and each.work)}
+    works: dict[str, set[str]] = {}
+    for id_, batch, work in letters:
+        if id_ in wanted and is_meant(wanted[id_], batch):
+            works.setdefault(id_, set()).add(work)
+    for id_, found in works.items():
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"{len(found)} dead letters have the id {id_!r:.120} and hold different work, so nothing was purged."
+                " `dead list` shows them; `dead purge` with --where id=ID and a second --where names one of them"
+            )
 
 
 def without(ids: Iterable[str], done: Iterable[str]) -> list[str]:

@@ -392,7 +392,8 @@ class Task(Checked):
             deliveries: what the service's count will start from; those were ends of the former epoch.
         """
         fresh = Counters(failures=0, preemptions=0, ends=deliveries)
-        return self.copied({"epoch": self.epoch + 1, "not_before": None, "counters": fresh})
+        epoch = min(self.epoch + 1, task_fields.MAX_EPOCH)  # which who may send messages can write into one
+        return self.copied({"epoch": epoch, "not_before": None, "counters": fresh})
 
 
 class OutcomeKind(StrEnum):

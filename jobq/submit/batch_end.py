@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Final
 
-from jobq.backend import Backend
+from jobq.backend import Backend, WalksDead
 from jobq.batch_ids import IdInBatch
 from jobq.batch_plan import Plan
 from jobq.batches import MOST_LISTED, Batch, Batches, BatchState, batches_of
@@ -100,6 +101,13 @@ async def put_back(backend: Backend, name: str, *, on_progress: Callable[[int], 
         on_progress: called with how many are back so far.
     """
     count, after = 0, ""
+    if isinstance(backend, WalksDead):
+        async with aclosing(backend.walk_dead()) as walk:
+            async for window in walk:
+                if meant := [each for each in window if each.batch == name]:
+                    count += len(await backend.redrive(meant))
+                    on_progress(count)
+        return count
     while page := await batches_of(backend).members(name, after, MOST_LISTED, "dead"):
         count += len(await backend.redrive([IdInBatch.of(member.id, name) for member in page]))
         on_progress(count)

@@ -81,7 +81,7 @@ async def test_the_newest_end_is_told(stage: Stage) -> None:
 
 async def test_two_that_put_back_at_once_send_each_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # A reader's hold runs out while it works, another takes over: the receipt decides who sends (S4).
-    monkeypatch.setattr("jobq_azure.storage.dead_letters._HOLD_SECONDS", 1)
+    monkeypatch.setattr("jobq_azure.storage.held_letters.HOLD_SECONDS", 1)
     tasks = await stage.pushed(60)
     await _bury_all(stage, 60)
     ids = [task.id for task in tasks]
@@ -215,7 +215,7 @@ async def test_however_many_are_looked_through_all_are_shown_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind thousands the 10 s that a Ctrl-C has ended each command: what it had hidden was gone for a minute."""
-    monkeypatch.setattr("jobq_azure.storage.dead_letters._LET_GO_SECONDS", 0.0)
+    monkeypatch.setattr("jobq_azure.storage.held_letters._LET_GO_SECONDS", 0.0)
     ids = [task.id for task in await stage.pushed(40)]
     await _bury_all(stage, 40)
     assert await stage.backend.redrive(ids[:1]) == ids[:1]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from azure.servicebus.aio import ServiceBusReceiver
 
-from jobq.errors import BackendUnavailable, PushUnknown
+from jobq.batch_ids import IdInBatch
+from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown
 from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
@@ -15,7 +16,8 @@ from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.service_bus import amqp_client
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
-from jobq_azure.service_bus.message_format import cut
+from jobq_azure.service_bus.message_format import EPOCH, ORIGIN, cut
+from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 from tests.service_bus.leftovers import collected
 
@@ -177,6 +179,24 @@ async def test_a_task_that_died_twice_is_one_letter(tmp_path: Path) -> None:
         assert await stage.backend.redrive([letter.id]) == [letter.id]
         assert stage.dead.messages() == []
         assert len(stage.queue.messages()) == 1
+
+
+async def test_a_letter_that_names_anothers_origin_and_id_is_another(stage: Stage) -> None:
+    """Who may send writes both: a purge of the stranger's deleted the real one, a retry sent the stranger's work."""
+    task = await _buried(stage)
+    (letter,) = stage.dead.messages()
+    own = {ORIGIN: str(letter.properties[ORIGIN]), EPOCH: 2**53 - 1}
+    spam = Task.new(command="echo spam", id=task.id)
+    await stage.backend._wire.send(Outgoing(body=spam.encode(), message_id="spam", properties=own))
+    await (await stage.take()).settle(MoveToDeadLetters("unsigned", "spam"))
+    letters = {each.description: each for each in await stage.backend.dead_letters(10)}
+    assert sorted(letters) == ["by a test", "spam"]
+    with pytest.raises(ConfigurationError, match="different work"):
+        await stage.backend.purge_dead([task.id])
+    which = letters["spam"]
+    assert await stage.backend.purge_dead([IdInBatch.of(which.id, None, which.work)]) == [task.id]
+    assert await stage.backend.redrive([task.id]) == [task.id]
+    assert (await stage.take()).task.command == task.command
 
 
 async def test_amqp_that_is_refused_is_told(stage: Stage) -> None:

@@ -31,24 +31,38 @@ class Buried:
     roots: Sequence[str]
 
 
+class OtherWork(ConfigurationError):
+    """A dead letter names a task of a batch, and holds other work than was pushed under that id."""
+
+    def __init__(self, task_id: str, batch: str) -> None:
+        super().__init__(
+            f"dead letter {task_id} names a task of the batch {batch} and holds other work than was pushed, or its"
+            " payload is gone: it is not put back. `dead show` shows it, and `dead purge` deletes it"
+        )
+
+
 class LetterLedger(Protocol):
     """Is told of each dead letter of a task of a batch, or of the end of one, before something is done with it.
 
-    Each verb takes the book in which the task is kept, and its id; those with `buried` the message that the letter
-    was, where it was moved there as it was: then its task may have ended by that alone. Raises JobqError: nothing is
-    to be done now.
+    Each verb takes the book in which the task is kept, and its id; those with `work` what the letter holds (empty: its
+    payload is lost); those with `buried` the message that the letter was, where it was moved there as it was: then its
+    task may have ended by that alone. Raises JobqError: nothing is to be done now.
     """
 
-    async def redriving(self, book: str, task_id: str, epoch: int, buried: Buried | None = None) -> bool:
-        """Note that it is being put back as of this epoch; return whether to send it, else its letter is left over."""
+    async def redriving(self, book: str, task_id: str, epoch: int, work: str, buried: Buried | None = None) -> bool:
+        """Note that it is being put back as of this epoch; return whether to send it, else its letter is left over.
+
+        Raises:
+            OtherWork: the task is other work than the letter holds, and no matter of it.
+        """
         ...
 
     async def redriven(self, book: str, task_id: str, epoch: int) -> None:
         """Note that it has been sent."""
         ...
 
-    async def purging(self, book: str, task_id: str, buried: Buried | None = None) -> None:
-        """Note that it is being deleted."""
+    async def purging(self, book: str, task_id: str, work: str, buried: Buried | None = None) -> None:
+        """Note that it is being deleted, unless the task is other work."""
         ...
 
 

@@ -5,9 +5,14 @@ from jobq.clock import SystemClock
 
 
 class PutOffTimes:
-    """Of one queue, by the ids of tasks."""
+    """Of one queue, by the ids of tasks.
+
+    Attributes:
+        misplaced: why tasks were put back that nobody can run with these settings; empty = none were.
+    """
 
     def __init__(self) -> None:
+        self.misplaced = ""
         self._clock = SystemClock()
         self._until: dict[str, float] = {}  # boottime in seconds
 

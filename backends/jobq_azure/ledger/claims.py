@@ -1,7 +1,8 @@
 """A delivery of a task of a batch: claimed in the ledger before it starts, ended there before it is settled.
 
 The message says who it is (`origin`), and by epoch and generation which step of its task. A push or a redrive that was
-repeated leaves two messages of a task; the first to be claimed is the task, any other is superfluous.
+repeated leaves two messages of a task; the first to be claimed is the task, any other is superfluous. All of that is
+what its sender says: only the work that was pushed is the task, and what holds other work touches no entry.
 
 Where a message cannot be changed, another one replaces it when it is put back. The ledger has the step of that one
 before it is sent, so the former, should it come again, only sends it once more. While the table is away a message is
@@ -9,21 +10,18 @@ put off without the ledger: what replaces it then says of which one (`root`), an
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from jobq.errors import ConfigurationError, LockLost
+from jobq.errors import LockLost
 from jobq.fencing import FencingNumber
 from jobq.task import Task
-from jobq_azure.common.errors import NoAnswer
 from jobq_azure.ledger import entries
-from jobq_azure.ledger.entries import DEAD, ENDED, RUNNING, WAITING, LedgerEntry
+from jobq_azure.ledger.entries import DEAD, ENDED, REDRIVING, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.client import Verb, Write
-from jobq_azure.table_journal.errors import WriteRefused
 from jobq_azure.table_journal.lookup import answered
 
 _MOST_DESCRIPTION: Final = 8192
@@ -38,8 +36,10 @@ class Standing(StrEnum):
         "repeat"  # another message is to replace it, and perhaps was never sent: to be sent once more, then completed
     )
     DEAD = "dead"  # its task is dead, and its way to the dead letters was cut off: to be moved there
+    RETURNED = "returned"  # likewise; it was a dead letter, and somebody has put that back by hand
     STALE = "stale"  # a later delivery has claimed it: to be left alone
     UNKNOWN = "unknown"  # no ledger knows of it
+    FOREIGN = "foreign"  # it names a task of the ledger, and holds other work: nothing of the task is its matter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ class HandedMessage:
         before: deliveries of the messages that it has replaced.
         fencing: the epoch and the generation that stand in it, and which delivery this is.
         lease_seconds: how long it was leased for.
+        work: `letter_work.work_of` what it holds; empty = its payload is lost.
     """
 
     book: str
@@ -65,6 +66,7 @@ class HandedMessage:
     before: int
     fencing: FencingNumber
     lease_seconds: float
+    work: str
 
 
 class LedgerHold:
@@ -177,46 +179,33 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         if standing is not Standing.HELD or entry is None:
             return None
         is_claimed = entry.state == RUNNING and entry.fencing == message.fencing  # by this very call
-        return None if is_claimed and entry.origin == message.origin else EntryChange(values, claims=True)
+        return None if is_claimed and entry.origin == message.origin else EntryChange(values)
 
-    if message.fencing[1:] == (0, 1) and (etag := await _claimed_unread(ledger, message, values)):
-        row = {"RowKey": entries.key("m", message.id), **values, "odata.etag": etag}
-        return Standing.HELD, LedgerHold(ledger, message, LedgerEntry(row))
     entry = await ledger.change(message.book, message.id, decide)
     if standing is Standing.HELD and entry is not None:
         return standing, LedgerHold(ledger, message, entry)
     return standing, entry
 
 
-async def _claimed_unread(ledger: Ledger, message: HandedMessage, values: Mapping[str, Any]) -> str:
-    """Claim a task that nobody has claimed yet, in one request; return the etag, or "": it has to be read first.
-
-    What was claimed, or put back, has a row `s!TASK`; what has ended has no `u!TASK`: then nothing is written.
-    """
-    writes = [
-        Write(Verb.MERGE, entries.key("m", message.id), values),
-        Write(Verb.INSERT, entries.key("s", message.id), {}),
-        Write(Verb.MERGE, entries.key("u", message.id), {}),
-    ]
-    try:
-        return (await ledger.wire.write(ledger.partition(message.book, message.id), writes))[0]
-    except WriteRefused as refused:
-        if not refused.is_conflict:
-            raise ConfigurationError(str(refused)) from None
-    except NoAnswer:
-        pass  # as it says then
-    return ""
-
-
 def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     """Return what an entry says to a delivery."""
     if entry is None:
         return Standing.UNKNOWN
+    if not entry.may_be(message.work):
+        return Standing.FOREIGN
     is_replaced = entry.is_replacing(message.origin)
     if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
-        return Standing.SUPERFLUOUS
+        return Standing.RETURNED if _is_back(message, entry) else Standing.SUPERFLUOUS
     if entry.state == ENDED:
         return Standing.DEAD if entry.then == DEAD else Standing.SUPERFLUOUS
     if is_replaced:
         return Standing.REPEAT
     return Standing.STALE if message.fencing < entry.fencing else Standing.HELD
+
+
+def _is_back(message: HandedMessage, entry: LedgerEntry) -> bool:
+    """Return whether it is a dead letter that somebody has put back by hand: the task is dead, and of this step.
+
+    While one is being put back by jobq, the step is that of the message that is sent then.
+    """
+    return entry.is_dead and (entry.state == REDRIVING or message.fencing[:2] >= entry.fencing[:2])

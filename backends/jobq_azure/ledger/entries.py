@@ -5,7 +5,6 @@ partitions of its batch, by its id, so that what belongs together is written tog
 
     QUEUE!b!BOOK!SHARD      m!TASK    what has become of it (`LedgerEntry`)
                             u!TASK    there until it has ended
-                            s!TASK    likewise, once it was claimed, or put back from the dead letters
                             p!TASK    there until its push knows that it is queued
     QUEUE!b                 h!BATCH   the batch itself (`heads`)
 
@@ -71,7 +70,7 @@ def book_in(partition: str, queue: str) -> str:
 
 
 def key(kind: str, task_id: str) -> str:
-    """Return the key of a task's row: `m`, `u`, `s` or `p`."""
+    """Return the key of a task's row: `m`, `u` or `p`."""
     return f"{kind}!{rows.safe(task_id)}"
 
 
@@ -225,6 +224,15 @@ class LedgerEntry:
     def fingerprint(self) -> str:
         """Of its work (S8)."""
         return str(self.row.get("Work") or "")
+
+    @property
+    def works(self) -> list[str]:
+        """`letter_work.work_of` each push of it: who signs the same work anew makes another text of it."""
+        return str(self.row.get("Works") or "").split()
+
+    def may_be(self, work: str) -> bool:
+        """Return whether a message or a letter of this work is one of this task; empty = its payload is lost."""
+        return not work or work in self.works
 
     @property
     def reason(self) -> str:

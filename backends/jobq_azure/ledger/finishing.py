@@ -47,10 +47,18 @@ class Finishing:
         pushing: pushes to them.
         counting: of them.
         push: queues tasks of the ledger, each with the book in which it is kept.
+        is_bare: returns whether the queue holds no message at all.
     """
 
     def __init__(
-        self, ledger: Ledger, batches: Heads, walk: LedgerWalk, pushing: UnendedPushes, counting: Counting, push: Push
+        self,
+        ledger: Ledger,
+        batches: Heads,
+        walk: LedgerWalk,
+        pushing: UnendedPushes,
+        counting: Counting,
+        push: Push,
+        is_bare: Callable[[], Awaitable[bool]],
     ) -> None:
         self._ledger = ledger
         self._heads = batches
@@ -58,6 +66,7 @@ class Finishing:
         self._pushing = pushing
         self._counting = counting
         self._push = push
+        self._is_bare = is_bare
         self._told_of: set[str] = set()  # batches at whose end something is to be queued that cannot be
         self._looked: dict[str, float] = {}  # when, by name
         self._due: set[str] = set()  # batches of which something has ended since
@@ -109,7 +118,7 @@ class Finishing:
         with suppress(TimeoutError):
             async with self._limited(_EVERY_SECONDS), self._looking:  # also to the end of a look that is under way
                 for name in list(self._due):
-                    await self._tried(name)
+                    await self._tried(name, drained=True)
         told, self._told = self._told, self._finished
         return self._finished > told
 
@@ -140,11 +149,11 @@ class Finishing:
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
 
-    async def _tried(self, name: str) -> None:
+    async def _tried(self, name: str, *, drained: bool = False) -> None:
         """Finish a batch if it can be; what fails is tried again when the next task of it ends, or at the next look."""
         self._due.discard(name)
         try:
-            await self.finish(name)
+            await self.finish(name, drained=drained)
         except BatchNotFound:
             return
         except asyncio.CancelledError:
@@ -166,8 +175,12 @@ class Finishing:
         self._due.add(name)
         self._some.set()
 
-    async def finish(self, name: str) -> bool:
+    async def finish(self, name: str, *, drained: bool = False) -> bool:
         """Finish a batch if it has ended, and go on with a cancel; return whether it has finished by this.
+
+        Args:
+            name: of it.
+            drained: whether nothing waits in the queue: then its messages may be lost.
 
         Raises:
             BatchNotFound: as it says.
@@ -183,6 +196,14 @@ class Finishing:
                 if left:
                     self.is_left_in(head.book, left)
                     await self._pushing.left(head.book, left)  # a push that died may have entered it behind the seal
+                    if drained and await self._is_bare() and await self._walk.lost(head.book, self._is_bare):
+                        _log.warning(
+                            "batch %s of %s: its queue is empty, so what had not ended of it is gone: the queue was"
+                            " perhaps deleted and made anew",
+                            name,
+                            self._ledger.wire.place.spec,
+                        )
+                        continue
                     return False
                 begun = await self._begun(head)
                 if begun is None:  # somebody else has, or has put something back

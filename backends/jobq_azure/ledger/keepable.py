@@ -48,6 +48,11 @@ class KeptInLedger(Protocol):
         ...
 
     @property
+    def message_work(self) -> str:
+        """`letter_work.work_of` its task; empty = its payload is lost."""
+        ...
+
+    @property
     def message_created(self) -> float | None:
         """When its task was made; likewise."""
         ...

@@ -4,7 +4,7 @@ A change is decided by what the entry says. Where another was faster, or the ans
 more and decided again: who decides sees that it is done already.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,21 +26,17 @@ class EntryChange:
     Attributes:
         values: those that change.
         opens: whether it has not ended from then on, or has ended; None = as it was.
-        claims: whether a delivery has claimed it.
     """
 
     values: Mapping[str, Any]
     opens: bool | None = None
-    claims: bool = False
 
-    def writes(self, task_id: str, entry: LedgerEntry, absent: Collection[str]) -> list[Write]:
-        """Return what is written of a task, whose rows of these kinds are not there."""
+    def writes(self, task_id: str, entry: LedgerEntry, *, is_absent: bool = False) -> list[Write]:
+        """Return what is written of a task; `is_absent`: its row of what has not ended is not there."""
         found = [Write(Verb.MERGE, entries.key("m", task_id), self.values, entry.etag)]
         if self.opens is False:
-            kinds = "u" if entry.fencing == entries.NEVER_HELD else "us"
-            return found + [Write(Verb.DELETE, entries.key(kind, task_id), {}) for kind in kinds if kind not in absent]
-        kinds = "us" if self.opens else "s" * self.claims
-        return found + [Write(Verb.REPLACE, entries.key(kind, task_id), {}) for kind in kinds]
+            return found if is_absent else [*found, Write(Verb.DELETE, entries.key("u", task_id), {})]
+        return [*found, Write(Verb.REPLACE, entries.key("u", task_id), {})] if self.opens else found
 
 
 Decide = Callable[[LedgerEntry | None], EntryChange | None]
@@ -91,7 +87,7 @@ class Ledger:
             BackendUnavailable: nothing was changed, or nobody knows (AnswerLost); it may be repeated.
         """
         partition, entry, lost = self.partition(book, task_id), known, ""
-        absent: Collection[str] = ()
+        is_absent = False
         for _ in range(_TRIES):
             try:
                 entry = await self.find(book, task_id) if entry is None else entry
@@ -99,22 +95,16 @@ class Ledger:
                 if change is None:
                     return entry
                 assert entry is not None, "what is not there is not changed"
-                etags = await self.wire.write(partition, change.writes(task_id, entry, absent))
+                etags = await self.wire.write(partition, change.writes(task_id, entry, is_absent=is_absent))
                 return entry.changed(change.values, etags[0])
             except WriteRefused as refused:
                 if not refused.is_conflict:
                     raise ConfigurationError(str(refused)) from None
                 if refused.code == "ResourceNotFound":
-                    absent = await self._absent(partition, task_id)
+                    is_absent = await answered(self.wire.get(partition, entries.key("u", task_id))) is None
             except NoAnswer as error:
                 lost = str(error)
             entry = None
         if lost:
             raise AnswerLost(lost)
         raise BackendUnavailable(f"{self.wire.place}: task {task_id} is changed by others all the time")
-
-    async def _absent(self, partition: str, task_id: str) -> list[str]:
-        """Return which rows of a task are not there, of those that go when it ends."""
-        return [
-            kind for kind in "us" if await answered(self.wire.get(partition, entries.key(kind, task_id))) is None
-        ]  # fmt: skip

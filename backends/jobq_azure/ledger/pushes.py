@@ -16,6 +16,7 @@ from jobq.errors import BackendUnavailable, DuplicateTask, JobqError
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task, new_id
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_work import work_of
 from jobq_azure.ledger import entries, heads
 from jobq_azure.ledger.entries import ENDED, NEVER_HELD, REVOKED, WAITING, LedgerEntry
 from jobq_azure.ledger.heads import Head, Heads
@@ -28,6 +29,7 @@ from jobq_azure.table_journal.lookup import answered
 _ROWS_OF_ONE: Final = 3
 _AT_ONCE: Final = 8
 _TRIES: Final = 4
+_MOST_WORKS: Final = 100  # pushes of one task of which an entry knows
 _MARK_PAUSES: Final = (0.2, 0.5, 1.0)
 
 
@@ -144,6 +146,7 @@ class LedgerPush:
             "At": now,
             "Due": float(task.not_before or now),
             "Work": task.fingerprint().hex(),
+            "Works": work_of(task),
             "Push": self._name,
             "Opening": self._openings[partition],
         }
@@ -197,8 +200,10 @@ class LedgerPush:
             some = unsent[start : start + MOST_ROWS]
             ids = {str(entry.id) for entry in some}
             self._adopted |= {(partition, id_) for id_ in ids}
-            mine = {"Push": self._name, "Opening": self._openings[partition]}
-            writes = [Write(Verb.MERGE, entries.key("m", str(entry.id)), mine, entry.etag) for entry in some]
+            writes = [
+                Write(Verb.MERGE, entries.key("m", str(entry.id)), self._own(partition, entry), entry.etag)
+                for entry in some
+            ]
             try:
                 await answered(self._ledger.wire.write(partition, writes))
             except WriteRefused as refused:
@@ -208,6 +213,11 @@ class LedgerPush:
             else:
                 self._unsent |= {(partition, id_) for id_ in ids}
         return missed
+
+    def _own(self, partition: str, entry: LedgerEntry) -> dict[str, Any]:
+        works = dict.fromkeys([*entry.works, work_of(self._tasks[partition][str(entry.id)])])
+        kept = list(works)[-_MOST_WORKS:]
+        return {"Push": self._name, "Opening": self._openings[partition], "Works": " ".join(kept)}
 
     async def take_back(self) -> None:
         """Take back what this push has entered, none of which is queued; what cannot be, a repetition goes on with."""

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from jobq.backend import Backend, Capabilities, Delivery
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
+from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
@@ -46,10 +46,13 @@ from jobq_azure.table_journal.location import TablePlace
 _CLAIM_SHARE: Final = 1 / 3  # of a lease
 _TAKE_BACK_SECONDS: Final = 4.0
 _POLL_SECONDS: Final = 1.0  # while the end of a batch is seen to
-_NOT_THERE: Final = (
-    "it says that it is of the batch {}, of which nothing is known: it was forgotten, or the table of the ledger was"
-    " deleted; it was not run"
+_NOT_THERE: Final = "it names no task of the batch {} that was pushed to it; it was not run"
+_OF_NO_BATCH: Final = (
+    "it is of the batch {0}, of which {1} knows nothing: JOBQ_JOURNAL names another table than for who has pushed it,"
+    " or the batch was forgotten, or its table deleted"
 )
+_OTHER_WORK: Final = "it names a task of the batch {}, and holds other work than was pushed; it was not run"
+_ODD: Final = {Standing.UNKNOWN, Standing.FOREIGN, Standing.RETURNED}  # told as warnings
 _LEFT_OVER_SECONDS: Final = 5.0  # a receive goes on so long past what was left over
 _CLOCK: Final = SystemClock()
 _NOW: Final = timedelta(0)
@@ -94,7 +97,9 @@ class LedgerQueue(JournaledQueue):
         counting, pushing = Counting(self._ledger), UnendedPushes(self._ledger)
         self._notes = JournalNotes(self._wire, self.writer)
         self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
-        self._finishing = Finishing(self._ledger, self._heads, self._walk, pushing, counting, self._push_kept)
+        self._finishing = Finishing(
+            self._ledger, self._heads, self._walk, pushing, counting, self._push_kept, self._is_bare
+        )
         self._batches = LedgerBatches(
             self._ledger, self._heads, pushing, counting, self._finishing, self._retention, inner.check_room
         )
@@ -112,6 +117,9 @@ class LedgerQueue(JournaledQueue):
         """As the queue does it; and finish batches whose last task was ended by who died then."""
         await super().prepare()
         await self._finishing.start()
+
+    async def _is_bare(self) -> bool:
+        return (await self._inner.stats()).total == 0  # which is never too low
 
     async def _swept(self) -> None:
         await self._finishing.start()
@@ -212,9 +220,14 @@ class LedgerQueue(JournaledQueue):
                 before=kept.message_before,
                 fencing=kept.message_fencing,
                 lease_seconds=seconds,
+                work=kept.message_work,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
                 standing, found = await claim(self._ledger, message)
+                if standing is Standing.UNKNOWN and not await self._has_book(book):
+                    why = _OF_NO_BATCH.format(batch_of_book(book) or book[1:], self._wire.place)
+                    self._put_off_times.misplaced = f"task {inner.id} is put back: {why}"
+                    raise ConfigurationError(why)
         except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
             seen_to.append(inner)
             self._put_off_later(inner, since, "its batch cannot be asked", error)
@@ -225,6 +238,11 @@ class LedgerQueue(JournaledQueue):
         await self._turned_away(inner, standing, found, book)
         return None
 
+    async def _has_book(self, book: str) -> bool:
+        """Return whether the table knows this book: else it may be another than that of who has pushed the task."""
+        head = await self._heads.get((batch_of_book(book) or book[1:]).partition("~")[0])
+        return head is not None and book in (head.book, head.book_of_end)
+
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""
         name = batch_of_book(book)
@@ -233,7 +251,7 @@ class LedgerQueue(JournaledQueue):
         try:
             if instead is not None:
                 await inner.settle(instead)
-                level = logging.WARNING if standing is Standing.UNKNOWN else logging.INFO
+                level = logging.WARNING if standing in _ODD else logging.INFO
                 _log.log(level, "%s: %s", self.name, told)
         except JobqError as error:
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
@@ -241,8 +259,8 @@ class LedgerQueue(JournaledQueue):
                 back_in = max(back_in, self._longest_lease(inner))
         else:
             self._turned += standing is not Standing.STALE
-            if entry is not None:  # whoever has ended it may have died before the journal heard of it
-                self._notes.ended(entry, book)
+            if entry is not None and standing is not Standing.FOREIGN:
+                self._notes.ended(entry, book)  # whoever has ended it may have died before the journal heard of it
             if standing is Standing.SUPERFLUOUS and name is not None:
                 self._finishing.has_ended(name)  # likewise before it looked
         if back_in and standing is not Standing.SUPERFLUOUS:
@@ -295,8 +313,11 @@ def _instead(
     if standing is Standing.DEAD and entry is not None:
         dead = MoveToDeadLetters(entry.reason, entry.description)
         return dead, f"task {inner.id} is dead, and is among the dead letters now"
-    if standing is Standing.UNKNOWN:
-        unknown = _NOT_THERE.format(whose)
+    if standing is Standing.RETURNED and entry is not None:
+        dead = MoveToDeadLetters(entry.reason, entry.description)
+        return dead, f"task {inner.id} of {whose} was put back by hand: a dead letter again; `dead retry` runs it"
+    if standing in (Standing.UNKNOWN, Standing.FOREIGN):
+        unknown = (_NOT_THERE if standing is Standing.UNKNOWN else _OTHER_WORK).format(whose)
         return MoveToDeadLetters("unknown", unknown), f"task {inner.id} is a dead letter: {unknown}"
     return None, ""
 

@@ -10,13 +10,14 @@ from typing import Final
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
-from jobq_azure.common.letter_ledger import Buried
+from jobq_azure.common.letter_ledger import Buried, OtherWork
 from jobq_azure.ledger import heads
 from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
+from jobq_azure.table_journal.lookup import answered
 
 _UNKNOWN: Final = (
     "dead letter {} is of the batch {}, of which nothing is known any more; `dead show` shows its command, which can be"
@@ -47,20 +48,25 @@ class Redrives:
         self._finishing = finishing
         self.canceled: dict[tuple[str, int], tuple[LedgerEntry, str]] = {}
 
-    async def redriving(self, book: str, task_id: str, epoch: int, buried: Buried | None = None) -> bool:
+    async def redriving(self, book: str, task_id: str, epoch: int, work: str, buried: Buried | None = None) -> bool:
         """Note that a dead letter is being put back; return whether its message is to be sent, else it is superfluous.
 
         Args:
             book: in which its task is kept.
             task_id: its id.
             epoch: as which it is put back: more than any before.
+            work: that the letter holds.
             buried: the message that it was, where that alone may have ended its task.
 
         Raises:
             ConfigurationError: nothing is known of it.
+            OtherWork: it is other work than was pushed.
             BackendUnavailable: it may be repeated.
         """
         name = batch_of_book(book)
+        entry = await answered(self._ledger.find(book, task_id))
+        if entry is not None and work not in entry.works:
+            raise OtherWork(task_id, name or book[1:])
         head = None if name is None else await self._reopened(name, book)
         is_canceled = head is not None and head.is_canceled
         is_sent = False
@@ -82,7 +88,7 @@ class Redrives:
             back |= {"Origin": "", "Root": "", "From": "", "Opening": 0 if head is None else head.opening}
             return EntryChange(back, opens=True)
 
-        entry = await self._ledger.change(book, task_id, decide)
+        entry = await self._ledger.change(book, task_id, decide, entry)
         if entry is not None and entry.state == ENDED and entry.then == "canceled":
             self.canceled[task_id, entry.id.birth] = entry, book
         if name is not None and is_sent:
@@ -100,13 +106,15 @@ class Redrives:
 
         await self._ledger.change(book, task_id, decide)
 
-    async def purging(self, book: str, task_id: str, buried: Buried | None = None) -> None:
+    async def purging(self, book: str, task_id: str, work: str, buried: Buried | None = None) -> None:
         """Note that a dead letter is being deleted: its task is gone; ConfigurationError: it goes back."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
-            if entry is not None and entry.state == REDRIVING:
+            if entry is None or not entry.may_be(work):
+                return None
+            if entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
-            is_dead = entry is not None and _is_letter(entry, buried)
+            is_dead = _is_letter(entry, buried)
             return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)

@@ -66,7 +66,7 @@ class UnendedPushes:
                 # Should its message come, it is completed unrun. In one step with its mark: a push that has come so
                 # far meanwhile is acknowledged, and not revoked.
                 revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
-                writes += revoked.writes(str(entry.id), entry, ())
+                writes += revoked.writes(str(entry.id), entry)
             with suppress(WriteRefused):
                 await answered(self._ledger.wire.write(partition, writes))
                 return False

@@ -9,18 +9,21 @@ from jobq_azure.ledger.entries import (
     ENDED,
     GONE,
     RUNNING,
+    WAITING,
     LedgerEntry,
     book_in,
     partitions_of,
 )
 from jobq_azure.ledger.journal_notes import JournalNotes
 from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests
 from jobq_azure.table_journal.client import MOST_ROWS
 from jobq_azure.table_journal.entities import IdOfLife
 from jobq_azure.table_journal.lookup import answered, for_each
 
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
+_LOST_SECONDS: Final = 60.0  # for which nothing has changed of what an empty queue has no message of
 _TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
 _WALKED: Final = "State,Then,Fencing,Origin,Root,From,Born,At,Cancel,Opening"
 
@@ -152,6 +155,33 @@ class LedgerWalk:
 
         await for_each(running, lambda each: lost(*each))
 
+    async def lost(self, book: str, is_bare: Callable[[], Awaitable[bool]]) -> bool:
+        """Note that all is gone of a batch whose messages are: its queue was deleted and made anew, by other means.
+
+        What has not ended has a message, unless its push or its redrive is under way: what changed lately may be that.
+
+        Args:
+            book: of the batch.
+            is_bare: returns whether the queue holds no message at all, hidden ones included.
+        """
+        changed = False
+        async for partition, page in self._unended(f"{self._ledger.queue}!b!{book}"):
+            now = self._ledger.wire.now()
+            pushing = await answered(self._ledger.among(partition, [str(each.id) for each in page], "p"))
+            old = [
+                each
+                for each in page
+                if each.state in (WAITING, RUNNING)
+                and str(each.id) not in pushing
+                and rows.age(each.row, now) > _LOST_SECONDS
+            ]
+            if not old or not await is_bare():  # after it was read: what is sent since has changed it
+                continue
+
+            await for_each(old, lambda each: self._ledger.change(book, str(each.id), _gone_since(each.etag), each))
+            changed = True
+        return changed
+
     async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[LedgerEntry]]]:
         """Yield partitions and what has not ended in them, some at once."""
         after: Mapping[str, str] | None = None
@@ -169,3 +199,13 @@ class LedgerWalk:
                 yield partition, page
             if after is None:
                 return
+
+
+def _gone_since(etag: str) -> Callable[[LedgerEntry | None], EntryChange | None]:
+    """Return what ends a task as gone, if it is as it was then."""
+
+    def decide(entry: LedgerEntry | None) -> EntryChange | None:
+        values = {"State": ENDED, "Then": GONE, "At": time.time()}
+        return EntryChange(values, opens=False) if entry is not None and entry.etag == etag else None
+
+    return decide

@@ -254,6 +254,7 @@ class ServiceBusBackend:
         """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
         if self._kept.ledger is not None or not delivery.message_ledger:
             return True
+        self._put_off_times.misplaced = f"task {delivery.id} {NEEDED}"
         _log.warning("%s: task %s is put back, for it %s", self._place, delivery.id, NEEDED)
         putting = asyncio.ensure_future(self._put_off(delivery))
         self._on_their_way.add(putting)
@@ -284,6 +285,11 @@ class ServiceBusBackend:
 
     def _lost(self) -> None:
         self._put_off_times.add(UNKNOWN_ID, self.capabilities.default_lease.total_seconds())
+
+    @property
+    def misplaced(self) -> str:
+        """Why tasks were put back that need other settings than these; empty = none were."""
+        return self._put_off_times.misplaced
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what may be locked for nobody since the last call."""

@@ -5,13 +5,15 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
 from jobq.backend import DeadLetter
+from jobq.batch_ids import check_one_work
 from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.common.letter_work import work_in
 from jobq_azure.service_bus.kept_letters import KEPT_AT_ONCE, KeptLetters, Refused, by_keeper
 from jobq_azure.service_bus.letter_walk import Group, Origin, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
@@ -98,7 +100,7 @@ class ServiceBusDeadLetters:
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)  # others may put them back
                 yield await self._delete(await self._kept.told_of_purge(ours, refused))
 
-        return await self._each(ids, delete)
+        return await self._each(ids, delete, check_one_work)
 
     async def _sent(self, groups: list[Group], refused: list[Refused]) -> list[Group]:
         """Send them, in one request while the queue takes that; return those that were sent."""
@@ -145,12 +147,14 @@ class ServiceBusDeadLetters:
         self,
         ids: Sequence[str],
         do: Callable[[Sequence[Group], list[Refused]], AsyncIterator[list[Group]]],
+        check: Callable[[Sequence[str], Iterable[tuple[str, str | None, str]]], None] = lambda _, __: None,
     ) -> list[str]:
         """Lock letters from the oldest on, some hundred in a request, and do it to those that are meant.
 
         Args:
             ids: of those that are meant.
             do: yields those that are done; adds what stays as it is to the list.
+            check: may refuse, given the ids, and the id, batch and work of each letter.
 
         Raises:
             BackendUnavailable: some are there, and cannot be locked now; what was done is done.
@@ -158,13 +162,16 @@ class ServiceBusDeadLetters:
         """
         refused: list[Refused] = []
         # Looking locks nothing: for ids that are not there, nothing is taken from other readers.
-        walk = Walk(await self._amqp().survey(known), ids)
+        letters = await self._amqp().survey(known)
+        check(ids, ((id_, batch, work) for id_, _, batch, work in (each.origin for each in letters)))
+        walk = Walk(letters, ids)
         try:
             while walk.left and (found := await self._amqp().lock_dead(walk.next_count(_AT_ONCE))):
                 if not walk.take(found):
                     break  # locks that have run out meanwhile bring the same letters again
                 async for some in do(walk.ready(), refused):
                     walk.done(some)
+                walk.pass_by(self._kept.strangers(ids, refused))
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
         except (JobqError, NoAnswer) as error:
@@ -252,7 +259,7 @@ def _folded(seen: "Sequence[Seen]") -> "list[list[Seen]]":
     """Return one list a task, its newest letter first; oldest task first.
 
     A crash between a clone and the end of its original can make two of one task, and both may die (S6). They have one
-    origin; another task of the same id, pushed again later, has another.
+    origin and one work; another task of the same id, pushed again later, has another origin.
     """
     found: dict[Origin, list[Seen]] = {}
     for each in seen:
@@ -269,6 +276,7 @@ def _letter(seen: "Seen") -> DeadLetter:
         deliveries=seen.number_in(DELIVERIES) or seen.number_in(BEFORE) + seen.ended,
         died=float(seen.number_in(DIED) or seen.enqueued),
         batch=batch_in(seen),
+        work=work_in(seen.body),
     )
 
 

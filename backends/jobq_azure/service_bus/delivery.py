@@ -17,6 +17,7 @@ from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settl
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.letter_ledger import ledger_in, ledger_of
+from jobq_azure.common.letter_work import work_in
 from jobq_azure.common.request_chain import Chain
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.message_format import (
@@ -96,8 +97,8 @@ class ServiceBusDelivery(BaseDelivery):
 
     @property
     def origin(self) -> str:
-        """What all copies of this task have in common, and no other task of the queue."""
-        return origin_of(self._locked)
+        """What all copies of this task have in common, and no other work, whatever origin its sender has written."""
+        return f"{origin_of(self._locked)} {self.message_work}"
 
     @property
     def message_origin(self) -> str:
@@ -123,6 +124,11 @@ class ServiceBusDelivery(BaseDelivery):
     def message_ledger(self) -> str:
         """The book in which its task is kept; empty = in none."""
         return ledger_in(self.body)
+
+    @property
+    def message_work(self) -> str:
+        """What it holds."""
+        return work_in(self.body)
 
     @property
     def message_created(self) -> float | None:
@@ -197,7 +203,7 @@ class ServiceBusDelivery(BaseDelivery):
             DELIVERIES: self.deliveries,
             DIED: int(now),
             ORIGIN: origin_of(self._locked),
-            EPOCH: self.fencing.epoch,
+            EPOCH: str(self.fencing.epoch),  # a sender's may have more than the 32 bits that the SDK gives a number
         }
         if self.message_ledger:
             properties |= {NUMBER: self.message_origin, ROOT: " ".join(self.message_roots)}

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from jobq.errors import MalformedTask
+from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task, new_id
 from jobq_azure.common.letter_ledger import MOST_ROOTS, ledger_in, ledger_of
@@ -85,7 +86,7 @@ def task_in(held: MessageFormat) -> Task:
     the later one has higher fencing numbers, though the broker has forgotten the first, or its queue was made anew.
     """
     task = Task.decode(held.body)
-    return task.in_epoch(max(task.epoch, held.number_in(EPOCH, int(held.enqueued))))
+    return task.in_epoch(min(max(task.epoch, held.number_in(EPOCH, int(held.enqueued))), MAX_EPOCH))
 
 
 def pushed(task: Task) -> Outgoing:

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from typing import Final, Self
 
 from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
 from jobq.backend import DeadLetter as Dead
+from jobq.batch_ids import IdInBatch
 from jobq.errors import (
     AnswerLost,
     BackendUnavailable,
@@ -252,6 +253,7 @@ class StorageQueueBackend:
                 return None
             delivery = self._delivery(message, envelope, seconds)
             if not self._keeps_ledger and delivery.message_ledger:
+                self._put_off_times.misplaced = f"task {delivery.id} {NEEDED}"
                 _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
                 await put_off(delivery, whole_seconds(PUT_OFF))
                 return None
@@ -269,6 +271,11 @@ class StorageQueueBackend:
             return True
 
         return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+
+    @property
+    def misplaced(self) -> str:
+        """Why tasks were put back that need other settings than these; empty = none were."""
+        return self._put_off_times.misplaced
 
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call, for its payload could not be had, or is leased to nobody."""
@@ -360,6 +367,15 @@ class StorageQueueBackend:
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, oldest first."""
         return await certain(self._dead.letters(limit))
+
+    async def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters, and hold each for who puts it back, or deletes it, before the next."""
+        try:
+            async with aclosing(self._dead.walk()) as walk:
+                async for ids in walk:
+                    yield ids
+        except NoAnswer as error:
+            raise error.as_unavailable() from None
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""

@@ -1,15 +1,16 @@
 """What the messages of a dead-letter queue say: one letter a task, however many messages hold it."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from jobq.backend import DeadLetter
-from jobq.errors import MalformedTask
+from jobq.errors import JobqError, MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task
 from jobq_azure.common.letter_ledger import ledger_in
+from jobq_azure.common.letter_work import work_in
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_messages import Message
@@ -94,25 +95,46 @@ def _of_epoch(task: Task, epoch: int) -> Task:
     return task.copied({"epoch": epoch})
 
 
-def folded(messages: Sequence[Message]) -> list[DeadLetterRecord]:
+async def folded(
+    messages: Sequence[Message], opened: Callable[[Message], Awaitable[Envelope]]
+) -> list[DeadLetterRecord]:
     """Return the dead letters in messages, oldest first.
 
     One message that was pushed has one dead letter, its newest: a crash between write and delete leaves two of one
     generation, of which the later one knows more, and an interrupted redrive one of each epoch. What says nothing of
-    its origin stands for itself alone: better shown twice than lost (S1).
+    its origin stands for itself alone: better shown twice than lost (S1). So does what says another's origin, or id,
+    and holds other work: anybody who may send messages can write both.
+
+    Args:
+        messages: of the dead-letter queue.
+        opened: returns a message with its payload; asked for those alone that may be one letter.
     """
-    found: dict[str, DeadLetterRecord] = {}
+    alike: dict[tuple[str, str, str], list[DeadLetterRecord]] = {}
     for message in messages:
         record = _read(message)
-        key = record.origin or message.id
-        known = found.get(key)
-        if known is None:
-            found[key] = record
-        elif record.age() > known.age():
-            found[key] = replace(record, messages=(*record.messages, *known.messages))
-        else:
-            found[key] = replace(known, messages=(*known.messages, *record.messages))
-    return sorted(found.values(), key=lambda record: record.letter.died)
+        # A ledger knows one task of an id, whatever messages it was pushed as.
+        origin = "" if record.ledger else record.origin or message.id
+        alike.setdefault((record.letter.id, record.ledger, origin), []).append(record)
+    found: list[DeadLetterRecord] = []
+    for records in alike.values():
+        same: dict[str, list[DeadLetterRecord]] = {}
+        for record in records:
+            message = record.messages[0]
+            work = message.id if len(records) == 1 else await _work(message, opened)
+            same.setdefault(work, []).append(record)
+        for each in same.values():
+            newest = max(each, key=DeadLetterRecord.age)
+            others = [one.messages[0] for one in each if one is not newest]
+            found.append(replace(newest, messages=(*newest.messages, *others)))
+    return sorted(found, key=lambda record: record.letter.died)
+
+
+async def _work(message: Message, opened: Callable[[Message], Awaitable[Envelope]]) -> str:
+    """Return what tells the work of a message from other work; of one that cannot be read now, what no other has."""
+    try:
+        return work_in((await opened(message)).body)
+    except JobqError:
+        return message.id
 
 
 def id_in(envelope: Envelope) -> str:
@@ -141,7 +163,7 @@ def _read(message: Message) -> DeadLetterRecord:
     ledger = field("ledger", "") or ledger
     letter = DeadLetter(
         # Who knew no ledger took the task for malformed, and the message's id for its own.
-        id=id_ or field("id", "") or id_in(envelope) or message.id,
+        id=id_ or id_in(envelope) or field("id", "") or message.id,
         reason=field("reason", "unknown"),
         description=field("description", _UNTOLD),
         body=content.body,

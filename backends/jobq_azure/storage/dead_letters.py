@@ -8,14 +8,14 @@ leaves it in both, and the next delivery writes it again: readers fold what bega
 import asyncio
 import contextlib
 import logging
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from jobq.backend import DeadLetter
-from jobq.batch_ids import is_meant, key_of
+from jobq.batch_ids import IdInBatch, check_one_work, is_meant, key_of
 from jobq.delivery import BaseDelivery
 from jobq.errors import (
     AccessDenied,
@@ -27,23 +27,27 @@ from jobq.errors import (
     PushUnknown,
     QueueNotFound,
 )
+from jobq.formats.task_fields import MAX_EPOCH
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, not_kept
+from jobq_azure.common.letter_ledger import LetterLedger, OtherWork, not_kept
+from jobq_azure.common.letter_work import work_in
+from jobq_azure.storage import held_letters
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
 from jobq_azure.storage.envelope import Envelope, spilled
+from jobq_azure.storage.held_letters import HeldLetters
+from jobq_azure.storage.large_payloads import SUFFIX as SUFFIX  # noqa: PLC0414 - of the queue's name
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, StorageQueueClient
 from jobq_azure.storage.queue_messages import Message
 
-SUFFIX: Final = "-failed"
-_HOLD_SECONDS: Final = 60  # how long a reader hides what it looks through
 _SPILL_SECONDS: Final = 2.0  # for a story's room: the settle that waits for it has 7.5 s at most
 _MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _BLOBS_AT_ONCE: Final = 8
 _BLOB_SECONDS: Final = 10.0
-_LET_GO_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
+Do = Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]]
+Check = Callable[[Sequence[str], Sequence[DeadLetterRecord]], Awaitable[None]]
 
 
 class StorageDeadLetters:
@@ -66,6 +70,7 @@ class StorageDeadLetters:
         self._payloads = payloads
         self._main = main
         self._main_payloads = main_payloads
+        self._letters = HeldLetters(wire)
         self.ledger: LetterLedger | None = None
 
     async def create(self) -> None:
@@ -170,7 +175,7 @@ class StorageDeadLetters:
         """Return up to `limit` dead letters, oldest first, of the first 32 or, for a higher limit, of more."""
         messages = await self._wire.peek(MOST_AT_ONCE)
         if len(messages) == MOST_AT_ONCE and limit > MOST_AT_ONCE:
-            async with self._held(limit + _MARGIN) as held:
+            async with self._letters.held(limit + _MARGIN) as held:
                 messages = list(held.values())
         if len(messages) < min(limit, MOST_AT_ONCE) and (hidden := await self._hidden(messages)):
             _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
@@ -179,12 +184,26 @@ class StorageDeadLetters:
         async def whole(record: DeadLetterRecord) -> DeadLetter:
             async with turn:
                 try:
-                    return replace(record.letter, body=(await self._opened(record)).body)
+                    body = (await self._opened(record.messages[0])).body
+                    return replace(record.letter, body=body, work=work_in(body))
                 except JobqError as error:  # one that cannot be had hides no other (S11)
                     description = f"{record.letter.description}\n(its payload cannot be had now: {error})".lstrip()
                     return replace(record.letter, description=description)
 
-        return await asyncio.gather(*(whole(record) for record in folded(messages)[:limit]))
+        return await asyncio.gather(*(whole(record) for record in (await folded(messages, self._opened))[:limit]))
+
+    async def walk(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters, some hundred at a time, which are held for who takes them meanwhile."""
+        count = 0
+        async with contextlib.aclosing(self._letters.windows()) as windows:
+            async for window in windows:
+                letters = [record.letter for record in await folded(list(window.values()), self._opened)]
+                yield list(
+                    {key_of(id_): id_ for each in letters if (id_ := IdInBatch.of(each.id, each.batch))}.values()
+                )
+                count += len(window)
+            if hidden := await self._hidden(range(count)):
+                _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back: send first, delete after; raises PushUnknown for one that may be back or not."""
@@ -199,18 +218,18 @@ class StorageDeadLetters:
         return await self._each(ids, send)
 
     async def _send(self, record: DeadLetterRecord, held: dict[str, Message]) -> None:
-        envelope = await self._opened(record)
+        envelope = await self._opened(record.messages[0])
         if envelope.fault is not None:
             raise envelope.fault
         if record.ledger and self.ledger is None:
             raise not_kept(record.letter.id)
-        epoch = record.epoch + 1
+        epoch = min(record.epoch + 1, MAX_EPOCH)  # whoever may send messages can write the highest
         # A fence, and the epoch of this attempt: another reader may have the letter by now, and after a crash the next
         # attempt must send a higher one (S3, S4).
         newest = held[record.messages[0].id]
-        receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS, record.raised(epoch))
+        receipt = await self._wire.update(newest.id, newest.receipt, held_letters.HOLD_SECONDS, record.raised(epoch))
         held[newest.id] = replace(newest, receipt=receipt)
-        if not await self._is_to_be_sent(record, epoch):
+        if not await self._is_to_be_sent(record, envelope, epoch):
             return
         try:
             await self._send_fitting(record, envelope, epoch)
@@ -222,11 +241,13 @@ class StorageDeadLetters:
             with contextlib.suppress(JobqError):  # whoever claims it notes as much
                 await self.ledger.redriven(record.ledger, record.letter.id, epoch)
 
-    async def _is_to_be_sent(self, record: DeadLetterRecord, epoch: int) -> bool:
+    async def _is_to_be_sent(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> bool:
         """Return whether a letter goes back: not one left behind, whose task is back or has ended, by its batch."""
         if self.ledger is None or not record.ledger:
             return True
-        return await self.ledger.redriving(record.ledger, record.letter.id, epoch)
+        if envelope.lost_payload:  # it was given up without its payload, which may be there again
+            envelope = await within(_BLOB_SECONDS, self._main_payloads.opened(envelope.body.decode(errors="replace")))
+        return await self.ledger.redriving(record.ledger, record.letter.id, epoch, envelope.work)
 
     async def _send_fitting(self, record: DeadLetterRecord, envelope: Envelope, epoch: int) -> None:
         contents = [MessageContent(body, beside) for body, beside in record.redriven(envelope, epoch)]
@@ -239,77 +260,115 @@ class StorageDeadLetters:
                 return
         await self._main.put(texts[0] if texts else contents[-1].text())
 
-    async def _opened(self, record: DeadLetterRecord) -> Envelope:
-        """Return what a record holds, with its payload or the reason why that will never be had."""
-        return await within(_BLOB_SECONDS, self._payloads.opened(record.messages[0].text))
+    async def _opened(self, message: Message) -> Envelope:
+        """Return what a message holds, with its payload or the reason why that will never be had."""
+        return await within(_BLOB_SECONDS, self._payloads.opened(message.text))
 
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
-        purged = await self._each(ids, self._purge)
+        purged = await self._each(ids, self._purge, self._check_one_work)
         with contextlib.suppress(JobqError, NoAnswer):  # they are gone all the same: somebody else's purge sweeps
-            if await self._wire.count() == 0:  # the service's count is never too low
+            # The service's count is never too low. What was put back by hand names the payload of its letter.
+            if await self._wire.count() == await self._main.count() == 0:
                 await self._payloads.sweep()
         return purged
+
+    async def _check_one_work(self, ids: Sequence[str], records: Sequence[DeadLetterRecord]) -> None:
+        """Raise ConfigurationError where an id alone means letters of different work."""
+        alike = Counter(record.letter.id for record in records)
+        wanted = set(map(str, ids))
+        several = [each for each in records if alike[each.letter.id] > 1 and each.letter.id in wanted]
+        works = [work_in((await self._opened(each.messages[0])).body) for each in several]
+        check_one_work(
+            ids, ((each.letter.id, each.letter.batch, work) for each, work in zip(several, works, strict=True))
+        )
 
     async def _purge(self, record: DeadLetterRecord, held: dict[str, Message]) -> None:
         if record.ledger:
             if self.ledger is None:
                 raise not_kept(record.letter.id)
             newest = held[record.messages[0].id]  # another reader may have the letter by now, to put it back
-            receipt = await self._wire.update(newest.id, newest.receipt, _HOLD_SECONDS)
+            receipt = await self._wire.update(newest.id, newest.receipt, held_letters.HOLD_SECONDS)
             held[newest.id] = replace(newest, receipt=receipt)
-            await self.ledger.purging(record.ledger, record.letter.id)
+            envelope = await self._opened(record.messages[0])
+            work = "" if envelope.lost_payload else envelope.work
+            await self.ledger.purging(record.ledger, record.letter.id, work)
         await self._delete(record, held)
 
-    async def _each(
-        self, ids: Sequence[str], do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]]
-    ) -> list[str]:
-        """Do something with each of these dead letters, and show again what it leaves."""
+    async def _each(self, ids: Sequence[str], do: Do, check: Check | None = None) -> list[str]:
+        """Do something with each of these dead letters, and show again what it leaves; `check` first may refuse."""
         done, left = set[Hashable](), set[Hashable]()
         try:
-            await self._each_to(ids, do, done, left)
+            await self._each_to(ids, do, check, done, left)
         except (JobqError, NoAnswer) as error:
             error.done = [each for each in ids if key_of(each) in done - left]
             raise
         return [each for each in ids if key_of(each) in done - left]
 
     async def _each_to(
-        self,
-        ids: Sequence[str],
-        do: Callable[[DeadLetterRecord, dict[str, Message]], Awaitable[None]],
-        done: set[Hashable],
-        left: set[Hashable],
+        self, ids: Sequence[str], do: Do, check: Check | None, done: set[Hashable], left: set[Hashable]
     ) -> None:
         """Note which ids were done, and which were left: a plain one may mean letters of several batches."""
         wanted = _by_text(ids)
-        hopeless: JobqError | None = None
-        async with self._held() as held:
-            hidden = await self._hidden(held)
-            for record in folded(list(held.values())):
-                here = record.letter
-                if not (keys := _keys_of(wanted.get(here.id, ()), here)):
-                    continue
+        stay: list[JobqError] = []
+        is_walk = self._letters.window is not None  # which holds some of them, and whose caller means these
+        async with self._letters.held() as held:
+            hidden = 0 if is_walk else await self._hidden(held)
+            records = await folded(list(held.values()), self._opened)
+            if check is not None and not is_walk:
+                await check(ids, records)
+            for record in records:
+                keys = await self._keys_of(wanted.get(record.letter.id, ()), record)
                 try:
-                    await do(record, held)
+                    is_done = bool(keys) and await self._done(do, record, held, keys)
                 except LockLost:  # another reader has it, and shows it again
                     hidden += 1
                     left |= keys
-                    for message in record.messages:
-                        held.pop(message.id, None)
                 except (PushUnknown, LeaseError):
                     raise
                 except JobqError as error:  # the others can be had all the same (S11)
-                    remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
-                    error.add_note(f"dead letter {here.id} stays as it is{remedy}")
-                    hopeless = hopeless or error
+                    stay.append(error)
                     left |= keys
                 else:
-                    done |= keys
-        if hopeless is not None:
-            raise hopeless
+                    done |= keys if is_done else set()
+        if stay:
+            raise stay[0]
         if hidden and (missing := len({key_of(each) for each in ids} - (done - left))):
             what = f"{missing} of these dead letters are not to be had now: {_held_elsewhere(hidden)}; run it again"
             raise BackendUnavailable(f"{self._wire.place}: {what}")
+
+    async def _done(
+        self, do: Do, record: DeadLetterRecord, held: dict[str, Message], keys: Collection[Hashable]
+    ) -> bool:
+        """Do it to one letter; return False where it was not meant after all; an error names what stays.
+
+        An id that names a batch does not mean what only says that it is of it. What another reader has is not held.
+        """
+        try:
+            await do(record, held)
+        except OtherWork as error:
+            if any(isinstance(key, str) for key in keys):
+                raise
+            _log.warning("%s: %s", self._wire.place, error)
+            return False
+        except LockLost:
+            for message in record.messages:
+                held.pop(message.id, None)
+            raise
+        except (PushUnknown, LeaseError):
+            raise
+        except JobqError as error:
+            remedy = "; `dead purge` deletes it" if isinstance(error, MalformedTask) else ""
+            error.add_note(f"dead letter {record.letter.id} stays as it is{remedy}")
+            raise
+        return True
+
+    async def _keys_of(self, ids: Sequence[str], record: DeadLetterRecord) -> set[Hashable]:
+        """Return the `key_of` each of these ids, which are that of a letter, by which this letter is meant."""
+        work = ""
+        if any(isinstance(each, IdInBatch) and each.work for each in ids):
+            work = work_in((await self._opened(record.messages[0])).body)
+        return {key_of(each) for each in ids if is_meant(each, record.letter.batch, work)}
 
     async def _hidden(self, seen: Collection[object]) -> int:
         """Return how many are there beside those that were seen; 0 for who may process messages, and not count them."""
@@ -332,48 +391,9 @@ class StorageDeadLetters:
             if blob := MessageContent.read(message.text).beside.blob:
                 await self._payloads.remove(blob)
 
-    @contextlib.asynccontextmanager
-    async def _held(self, enough: float = math.inf) -> AsyncIterator[dict[str, Message]]:
-        """Lease all there is, or enough, so that each is seen once; what is left in there is shown again."""
-        held: dict[str, Message] = {}
-        let_go_seconds: float = _HOLD_SECONDS  # after which they show by themselves
-        try:
-            known = -1
-            while known < len(held) < enough:  # else there is no more, or the first come round again
-                known = len(held)
-                await self._hold_more(held)
-            yield held
-        except asyncio.CancelledError:
-            let_go_seconds = _LET_GO_SECONDS  # somebody waits for the end
-            raise
-        finally:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(let_go_seconds):
-                    await self._let_go(list(held.values()))
-
-    async def _hold_more(self, held: dict[str, Message]) -> None:
-        getting = asyncio.ensure_future(self._wire.get(MOST_AT_ONCE, _HOLD_SECONDS))
-        try:
-            await asyncio.shield(getting)
-        except asyncio.CancelledError:  # what it brings must be shown again
-            await asyncio.wait({getting}, timeout=_LET_GO_SECONDS)
-            raise
-        finally:
-            if getting.done() and not getting.cancelled() and getting.exception() is None:
-                held |= {message.id: message for message in getting.result()}
-            getting.cancel()
-
-    async def _let_go(self, messages: list[Message]) -> None:
-        async def show(message: Message) -> None:
-            with contextlib.suppress(LockLost, BackendUnavailable, NoAnswer):  # it shows by itself, a minute later
-                await self._wire.update(message.id, message.receipt, 0)
-
-        for at in range(0, len(messages), MOST_AT_ONCE):
-            await asyncio.gather(*(show(message) for message in messages[at : at + MOST_AT_ONCE]))
-
 
 def _held_elsewhere(count: int) -> str:
-    return f"the service counts {count} more, which another reader holds for {_HOLD_SECONDS} s at most"
+    return f"the service counts {count} more, which another reader holds for {held_letters.HOLD_SECONDS} s at most"
 
 
 def _fitting(content: MessageContent) -> str | None:
@@ -404,8 +424,3 @@ def _by_text(ids: Sequence[str]) -> dict[str, list[str]]:
     for each in ids:
         found.setdefault(str(each), []).append(each)
     return found
-
-
-def _keys_of(ids: Sequence[str], letter: DeadLetter) -> set[Hashable]:
-    """Return the `key_of` each of these ids by which a letter of that id is meant."""
-    return {key_of(each) for each in ids if is_meant(each, letter.batch)}

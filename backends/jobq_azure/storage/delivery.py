@@ -105,6 +105,11 @@ class StorageDelivery(BaseDelivery):
         return self._envelope.ledger
 
     @property
+    def message_work(self) -> str:
+        """What it holds; empty = its payload is lost."""
+        return self._envelope.work
+
+    @property
     def message_created(self) -> float | None:
         """When its task was made; likewise."""
         return self._envelope.created

@@ -12,6 +12,7 @@ from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import STATE
 from jobq.task import Task
 from jobq_azure.common.letter_ledger import ledger_of
+from jobq_azure.common.letter_work import work_in
 from jobq_azure.storage.message_format import NOTHING, MessageContent, MessageNotes
 
 
@@ -54,6 +55,16 @@ class Envelope:
             return ledger_of(self.task())
         except MalformedTask:
             return self.content.beside.ledger
+
+    @property
+    def work(self) -> str:
+        """What tells its work from other work of its id; empty = its payload is lost."""
+        return "" if self.fault is not None else work_in(self.body)
+
+    @property
+    def lost_payload(self) -> str:
+        """The name of a payload that was lost when its task was given up: the body is the message that named it."""
+        return MessageContent.read(self.body.decode(errors="replace")).beside.blob
 
     @property
     def created(self) -> float | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from azure.storage.blob.aio import ContainerClient
 
 CONTAINER: Final = "jobq-payloads"
+SUFFIX: Final = "-failed"  # of the queue of dead letters
 _NAME: Final = re.compile(r"[a-z0-9-]{3,70}/([0-9a-f]{64})-[0-9a-f]{32}")
 # A push writes the blob and then the message, within minutes: what is older and has no message gets none any more. By
 # the service's clock, which says when a blob was written: this machine's may be days ahead of it (rules.md 1.3 rule 6).
@@ -97,7 +98,7 @@ class Payloads:
             ConfigurationError, BackendUnavailable: it cannot be had here, or now.
         """
         digest = digest_in(name)
-        if not self.owns(name):
+        if not self.owns(name) and not (digest and name.startswith(f"{self._queue}{SUFFIX}/")):
             raise MalformedTask("names no payload of this queue", "blob")
         try:
             body = await self._ask(self._read(name))
@@ -120,7 +121,10 @@ class Payloads:
             return Envelope(content, fault=fault, text=text)
 
     def owns(self, name: str) -> bool:
-        """Return whether a name is that of a payload of this queue; others are neither read nor deleted."""
+        """Return whether a name is that of a payload of this queue; others are not deleted.
+
+        Nor read, but for those of its dead letters: somebody may put the message of one back by hand.
+        """
         return digest_in(name) is not None and name.startswith(f"{self._queue}/")
 
     async def _read(self, name: str) -> bytes | None:

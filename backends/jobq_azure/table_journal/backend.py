@@ -6,14 +6,25 @@ requests before a start, of a second at most and none while the table is away; e
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 
-from jobq.backend import UNKNOWN_ID, Backend, Capabilities, DeadLetter, Delivery, Peeked, Prepares, PutsOff, QueueStats
-from jobq.batch_ids import key_of
+from jobq.backend import (
+    UNKNOWN_ID,
+    Backend,
+    Capabilities,
+    DeadLetter,
+    Delivery,
+    Peeked,
+    Prepares,
+    PutsOff,
+    QueueStats,
+    WalksDead,
+)
+from jobq.batch_ids import IdInBatch, key_of
 from jobq.clock import SystemClock
 from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
 from jobq.examination import Deletable, Examinable, Finding, Verdict
@@ -267,6 +278,11 @@ class JournaledQueue:
         """Return the seconds for which it may be leased still: it was granted or renewed just now, perhaps."""
         return self.capabilities.longest_lease(delivery.lease).total_seconds()
 
+    @property
+    def misplaced(self) -> str:
+        """Why tasks were put back that need other settings than these; empty = none were."""
+        return self._put_off_times.misplaced
+
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""
         found = self._put_off_times.take()
@@ -381,6 +397,11 @@ class JournaledStorageQueue(JournaledQueue):
     def capabilities(self) -> Capabilities:
         """Those of the queue and its journal; and views."""
         return replace(super().capabilities, views=True)
+
+    def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
+        """Yield the ids of all dead letters; see `WalksDead`."""
+        assert isinstance(self._inner, WalksDead)
+        return self._inner.walk_dead()
 
     def views(self) -> TableViews:
         """Return what shows the queue by its journal, with connections of its own."""

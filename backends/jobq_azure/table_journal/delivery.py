@@ -16,6 +16,7 @@ from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind, Task
+from jobq_azure.common.letter_work import work_of
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.checkpoints import Checkpoints, Claim
@@ -34,7 +35,7 @@ class _Copying(Protocol):
 
     @property
     def origin(self) -> str:
-        """What all copies of one task have in common, and no other task."""
+        """What all copies of one task have in common, and no other work."""
         ...
 
     async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
@@ -232,9 +233,10 @@ def has_been_delivered(inner: Delivery) -> bool:
 
 
 def claim_of(inner: Delivery) -> Claim:
-    """Return who holds a task, for its checkpoint."""
+    """Return who holds a task, for its checkpoint, which other work of that id and time neither reads nor fences."""
     origin = origin_of(inner)
-    return Claim(id=inner.id, life=rows.moment(inner.task.created) or origin, fencing=inner.fencing, origin=origin)
+    life = f"{rows.moment(inner.task.created) or origin}-{work_of(inner.task)}"
+    return Claim(id=inner.id, life=life, fencing=inner.fencing, origin=origin)
 
 
 def origin_of(inner: Delivery) -> str:

@@ -138,7 +138,7 @@ class Sweep:
         """Delete checkpoints that were saved before this and whose task neither runs nor waits, one at a time (S9)."""
         for each in await self._next(self._queue, "c", f"At lt {old:.3f}"):
             saved = await self._wire.get(self._queue, each["RowKey"])  # first: who takes the task then changes it
-            _, _, born = each["RowKey"].split("!")
+            born = each["RowKey"].split("!")[2].partition("-")[0]
             task = await self._lookup.life(rows.id_part(each), int(born.replace(".", "")) if "." in born else 0)
             if saved is None or float(saved["At"]) >= old or (task is not None and task["State"] != rows.DONE):
                 continue

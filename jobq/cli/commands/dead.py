@@ -1,12 +1,12 @@
 """`jobq QUEUE dead list|show|retry|purge`: the tasks that jobq gave up on."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from jobq.batch_ids import key_of, without
+from jobq.batch_ids import IdInBatch, key_of, without
 from jobq.cli import completions, whole_ids
 from jobq.cli.common import ExampleCommand, SuggestingGroup, batch_option, full_option, json_option, with_queue
 from jobq.cli.display import format_journal, format_task, terminal
@@ -295,23 +295,25 @@ async def _act(
     missing: list[str] = []
     fault: JobqError | None = None
     total = (await backend.stats()).dead if all_ else len(ids)
+    chunks = _dead_at_start(backend, total) if all_ else _batches(backend, ids)
     with Bar(done, total) as bar:
-        async for batch in _dead_at_start(backend, total) if all_ else _batches(ids):
-            try:
-                found = await act(batch)
-            except JobqError as error:
-                found, fault = list(error.done), _both(fault, error)
-                goes_on = isinstance(error, MalformedTask) or (bool(found) and not isinstance(error, PushError))
-            else:
-                goes_on = True
-                missing += without(batch, found)
-            count += len(found)
-            change.count, change.said = count, f"{done} {count}"
-            if as_json:
-                _put_ids(found)
-            bar.show(count, str(count))
-            if not goes_on:
-                break  # an outage concerns all; a letter that stays as it is, no other (S11)
+        async with aclosing(chunks):
+            async for batch in chunks:
+                try:
+                    found = await act(batch)
+                except JobqError as error:
+                    found, fault = list(error.done), _both(fault, error)
+                    goes_on = isinstance(error, MalformedTask) or (bool(found) and not isinstance(error, PushError))
+                else:
+                    goes_on = True
+                    missing += without(batch, found)
+                count += len(found)
+                change.count, change.said = count, f"{done} {count}"
+                if as_json:
+                    _put_ids(found)
+                bar.show(count, str(count))
+                if not goes_on:
+                    break  # an outage concerns all; a letter that stays as it is, no other (S11)
     if not as_json and (count or not missing):
         terminal.put(f"{done} {count} dead letter{'' if count == 1 else 's'}")
     if fault is not None:
@@ -335,29 +337,58 @@ def _put_ids(ids: Sequence[str]) -> None:
         terminal.flush()
 
 
-async def _batches(ids: tuple[str, ...]) -> AsyncIterator[list[str]]:
-    different = list({key_of(each): each for each in ids}.values())
+async def _batches(backend: "Backend", ids: tuple[str, ...]) -> AsyncGenerator[list[str]]:
+    """Yield ids, some hundred at a time; many that a list has shown, as a walk comes by their letters, where it can."""
+    from jobq.backend import WalksDead  # noqa: PLC0415 - --help must not pay for it
+
+    left = {key_of(each): each for each in ids}
+    if len(left) > _BATCH and isinstance(backend, WalksDead) and all(isinstance(each, IdInBatch) for each in ids):
+        async with aclosing(backend.walk_dead()) as walk:
+            async for window in walk:
+                there = {(str(each), each.batch) for each in window}
+                met = [
+                    each for each in left.values() if isinstance(each, IdInBatch) and (str(each), each.batch) in there
+                ]
+                if met:
+                    yield met
+                for each in met:
+                    del left[key_of(each)]
+    different = list(left.values())
     for start in range(0, len(different), _BATCH):
         yield different[start : start + _BATCH]
 
 
-async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncIterator[list[str]]:
+async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncGenerator[list[str]]:
     """Yield the ids of those that were dead when this began, oldest first, though some may die again meanwhile.
 
     The consumer takes each batch out of the dead-letter place. Whatever dies later comes after, so that the first
     `total` are the ones meant; where the service cannot count, no id is yielded twice.
     """
-    seen: set[str] = set()
+    from jobq.backend import WalksDead  # noqa: PLC0415 - as above
+
+    seen: set[Hashable] = set()
+    if isinstance(backend, WalksDead):
+        async with aclosing(backend.walk_dead()) as walk:
+            async for window in walk:
+                if batch := [each for each in window if key_of(each) not in seen]:
+                    seen.update(map(key_of, batch))
+                    yield batch
+                if total is not None and len(seen) >= total:
+                    return
+        return
     staying = 0  # that were yielded, and are there still
     while total is None or len(seen) < total:
         at_most = _BATCH if total is None else min(_BATCH, total - len(seen))
-        letters = [letter.id for letter in await backend.dead_letters(at_most + staying)]
-        batch = [id_ for id_ in letters if id_ not in seen]
+        letters = [
+            IdInBatch.of(letter.id, letter.batch, letter.work)
+            for letter in await backend.dead_letters(at_most + staying)
+        ]
+        batch = [id_ for id_ in letters if key_of(id_) not in seen]
         if not batch and len(letters) <= staying:
             return
         staying = len(letters) - len(batch)
         if batch:
-            seen.update(batch)
+            seen.update(map(key_of, batch))
             yield batch
 
 

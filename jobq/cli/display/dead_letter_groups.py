@@ -100,7 +100,7 @@ async def chosen(backend: "Backend", where: Sequence[str], group: str | None) ->
     conditions = parsed(where, FIELDS)
     grouping = None if group is None else grouping_of(group)
     return [
-        IdInBatch.of(letter.id, letter.batch)
+        IdInBatch.of(letter.id, letter.batch, letter.work)
         for letter, facts in await facts_of(backend)
         if holds(conditions, facts) and (grouping is None or group_of(facts, grouping) == group)
     ]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from jobq.backend import UNKNOWN_ID, Backend, Delivery, Prepares, PutsOff
+from jobq.backend import UNKNOWN_ID, Backend, Delivery, Prepares, PutsOff, TellsMisplaced
 from jobq.clock import Clock, Moment, SystemClock
 from jobq.events import Events
 from jobq.flag import Flag
@@ -206,13 +206,17 @@ class Worker:
             if not self._stopping.at_once.is_set():
                 await presence.stop()
         tripped = self._breaker.tripped.is_set()
-        report = self._tally.report(stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded)
+        misplaced = self._backend.misplaced if isinstance(self._backend, TellsMisplaced) else ""
+        report = self._tally.report(
+            stopped_by=heard.stopped_by, tripped=tripped, unguarded=self._unguarded, misplaced=bool(misplaced)
+        )
         asks = not self._stopping.interrupted.is_set()
         left = await self._leftovers.described() if asks else ""  # which who may only claim is not told
         if misfits := self._grants.told_misfits() or (asks and await self._leftovers.misfits(self._grants.offer)):
             self._emit("worker.misfits", logging.WARNING, detail=misfits)
         counts = {name: getattr(report, name) for name in WorkerReport.__annotations__}
-        self._emit("worker.stopped", **counts, detail=f"left in the queue: {left}" if left else None)
+        ends = [f"left in the queue: {left}" if left else "", misplaced]
+        self._emit("worker.stopped", **counts, detail="; ".join(filter(None, ends)) or None)
         return report
 
     def _helpers(self, group: asyncio.TaskGroup, presence: PresenceReports) -> "list[asyncio.Task[None]]":

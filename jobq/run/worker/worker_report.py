@@ -85,13 +85,16 @@ class ReportCounter:
         """Return these counts, by the names that `WorkerReport` has for them."""
         return {name: self._done[name] for name in names}
 
-    def report(self, *, stopped_by: signal.Signals | None, tripped: bool, unguarded: bool) -> WorkerReport:
+    def report(
+        self, *, stopped_by: signal.Signals | None, tripped: bool, unguarded: bool, misplaced: bool = False
+    ) -> WorkerReport:
         """Return the counts, with the exit code of a worker that ended so.
 
         Args:
             stopped_by: the signal that stopped it.
             tripped: whether its breaker did.
             unguarded: whether its guardian is gone.
+            misplaced: whether tasks were put back because its settings do not let it run them.
         """
         code = 0
         if tripped:
@@ -102,5 +105,7 @@ class ReportCounter:
             code = 137  # as `jobq worker`, which is killed with its guardian
         elif stopped_by is not None and self._done["given_back"]:
             code = 130 if stopped_by is signal.SIGINT else 143
+        elif misplaced:
+            code = 3
         counts = self.counts("succeeded", "failed", "dead_lettered", "given_back", "lost", "results_not_kept")
         return WorkerReport(exit_code=code, stopped_by=stopped_by.name if stopped_by else None, **counts)

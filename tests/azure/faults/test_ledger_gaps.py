@@ -50,7 +50,7 @@ def given(request: pytest.FixtureRequest, azurite: Azurite, tmp_path: Path, ever
 def _sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is put off, or held by a reader that died, come back within seconds: hundreds of times it is."""
     monkeypatch.setattr("jobq_azure.table_journal.backend._PUT_OFF", timedelta(seconds=1))
-    monkeypatch.setattr("jobq_azure.storage.dead_letters._HOLD_SECONDS", 3)
+    monkeypatch.setattr("jobq_azure.storage.held_letters.HOLD_SECONDS", 3)
 
 
 async def test_push_is_cut_and_repeated(given: Given) -> None:

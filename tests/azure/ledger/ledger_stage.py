@@ -12,6 +12,7 @@ from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
 from jobq.testing.http_proxy import ProxiedRequest
 from jobq_azure.ledger.queue import LedgerQueue
+from jobq_azure.storage.message_format import MessageContent
 from tests.azure.journal.journal_stage import journaled
 from tests.azure.stage import LEASE, NOW, Stage
 
@@ -33,6 +34,14 @@ async def pushed(queue: LedgerQueue, count: int = 1, name: str = NAME) -> list[T
     tasks = [Task.new(command="true", batch=name, id=f"{name}.{new_id()[-12:]}") for _ in range(count)]
     await queue.push(tasks)
     return tasks
+
+
+async def book_of(stage: Stage) -> str:
+    """Return the book that the first message of a queue names."""
+    (message,) = await (await stage.wire()).peek(1)
+    work = Task.decode(MessageContent.read(message.text).body).work
+    assert work is not None
+    return str(work.ledger)
 
 
 async def drained(queue: LedgerQueue) -> list[str]:

@@ -88,7 +88,7 @@ async def test_each_letter_of_an_id_is_taken_and_told(stage: Stage) -> None:
     queue = await ledgered(stage, behind=True)
     await _dead_in_both(queue)
     chosen = tuple(await dead_letter_groups.chosen(queue, ["id=same"], None))
-    (batch,) = [each async for each in dead._batches(chosen)]
+    (batch,) = [each async for each in dead._batches(queue, chosen)]
     assert len(batch) == 2
     wire = await stage.wire(f"{stage.queue}-failed")
     (held,) = await wire.get(1, 60)

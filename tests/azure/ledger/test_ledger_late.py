@@ -168,7 +168,7 @@ async def test_a_claim_within_a_seal_refuses_no_seal(stage: Stage, monkeypatch: 
 async def test_a_purge_ends_nothing_that_is_being_put_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # The redrive died behind the message, so the letter is left, and the task waits for a worker.
     queue = await ledgered(stage, behind=True)
-    monkeypatch.setattr("jobq_azure.storage.dead_letters._HOLD_SECONDS", 1)
+    monkeypatch.setattr("jobq_azure.storage.held_letters.HOLD_SECONDS", 1)
     (task,) = await pushed(queue)
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.settle(MoveToDeadLetters("failed", "by the test"))
