@@ -1,7 +1,7 @@
 """What all commands share for printing: one place for colour, for untrusted text, for standard output and errors.
 
-Standard output carries data, standard error everything else. Text that came out of a queue may hold anything, so it
-is made `visible` before it reaches a terminal.
+Standard output carries data, standard error everything else. Text that came out of a queue may hold anything, so
+`put` and `say` make each line `visible`; only `put_text` does not.
 """
 
 import errno
@@ -142,8 +142,13 @@ def data_apart() -> Iterator[None]:
         os.close(kept)
 
 
-def put(text: str) -> None:
-    """Write a line of data to standard output; raises OutputGone."""
+def put(line: str) -> None:
+    """Write a line of data, whoever it comes from, to standard output; raises OutputGone."""
+    put_text(visible(line))
+
+
+def put_text(text: str) -> None:
+    """Write a text of jobq's own, with its colours and lines, to standard output; raises OutputGone."""
     try:
         print(text, file=_data())
     except OSError as error:
@@ -181,7 +186,7 @@ def leave(exit_code: int) -> NoReturn:
 
 def put_json(value: Any) -> None:
     """Write one JSON object, on one line, to standard output; pure ASCII, so any locale and terminal takes it."""
-    put(json.dumps(value))
+    put_text(json.dumps(value))
 
 
 def put_report(values: Iterable[Any], exit_code: int) -> int:
