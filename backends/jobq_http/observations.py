@@ -39,7 +39,7 @@ class HttpObservations:
         self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
     ) -> Written:
         """Keep a note; one of who changed something is named by the service after the token."""
-        checked_note(key, value)
+        checked_note(kind, key, value)
         body = {"kind": str(kind), "key": key, "value": value, "replaces": replaces}
         return await self._ask(
             "put", body, lambda found: Written(float(found["at"]), bool(found["is_kept"])), seconds or _PUT_SECONDS

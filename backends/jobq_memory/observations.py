@@ -52,7 +52,7 @@ class MemoryObservations:
         seconds: float | None = None,  # noqa: ARG002 - it waits for nobody
     ) -> Written:
         """Keep a note."""
-        checked_note(key, value)
+        checked_note(kind, key, value)
         now = self._router.clock.wall()
         with self._router.opened(self._queue) as store:
             is_kept = replaces or (kind, key) not in store.notes

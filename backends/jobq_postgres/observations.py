@@ -91,7 +91,7 @@ class PostgresObservations:
         self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
     ) -> Written:
         """Keep a note."""
-        checked_note(key, value)
+        checked_note(kind, key, value)
         statement = REPLACE if replaces else KEEP
         row = await self._run(
             lambda connection, number: connection.fetchrow(statement, number, kind, key, value), seconds

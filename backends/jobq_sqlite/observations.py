@@ -73,7 +73,7 @@ class SqliteObservations:
         self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
     ) -> Written:
         """Keep a note."""
-        checked_note(key, value)
+        checked_note(kind, key, value)
 
         def write(database: sqlite3.Connection, now: Now) -> Written:
             row = self._number(database), kind, key, now.wall, value

@@ -1,13 +1,13 @@
 """What commands that serve over HTTP share."""
 
 import logging
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from jobq.cli.common import Invocation
+from jobq.cli.display import terminal
 from jobq.errors import BackendMissing
 
 if TYPE_CHECKING:
@@ -43,16 +43,31 @@ def missing_extra(what: str, extra: str) -> "Iterator[None]":
         raise BackendMissing(f"{what} needs {error.name!r}; install it with: pip install 'jobq[{extra}]'") from error
 
 
-def log_to_stderr() -> None:
-    """The audit is one line of JSON each; everything else is text. Both go to standard error."""
+class _Lines(logging.Handler):
+    """Writes records to standard error as the other lines of the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one; logging's rule: a record that cannot be shown harms nobody."""
+        try:
+            for line in self.format(record).split("\n"):
+                terminal.say(line, is_error=True)
+        except Exception:  # noqa: BLE001 - see above
+            self.handleError(record)
+
+
+@contextmanager
+def log_to_stderr() -> "Iterator[None]":
+    """Log the audit, one line of JSON each, and all else as text to standard error, by a thread that writes."""
     for name, form, level in (
         ("jobq.audit", "%(message)s", logging.INFO),
         ("jobq", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.INFO),
         ("uvicorn", "%(asctime)s %(levelname)s %(name)s: %(message)s", logging.ERROR),
     ):
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _Lines()
         handler.setFormatter(logging.Formatter(form))
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
+    with terminal.by_thread():
+        yield

@@ -33,7 +33,7 @@ from jobq.lease.store import LeaseRecord, LeaseState, store_of
 from jobq.lease.traversal import Page, Progress, Traversal
 from jobq.servable import served
 from jobq.server.backend_pool import BackendPool
-from jobq.server.tokens import Scope, TokenBook
+from jobq.server.tokens import Scope, TokenBook, audit
 from jobq.settings import Settings
 from jobq.task import Task
 
@@ -264,6 +264,8 @@ class BulkActions:
             self._places.give(queue)
 
     async def _step(self, action: BulkAction, ids: Sequence[str]) -> int:
+        did = f"ui {action.action} step"
+        audit(did, caller=action.by, queue=action.queue, action=action.id, count=len(ids), ids=list(ids))
         backend = await self._places.take(action.queue, is_seen=True)
         try:
             if action.action == "cancel":

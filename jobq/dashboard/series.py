@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from jobq.dashboard.site import Site
 from jobq.journal.minutes import HOUR, MINUTE, EndedAttempts, QueueDepth, SeriesPoint, in_steps, start_of
-from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, time_key
+from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, time_key, time_of
 from jobq.journal.observing import MINUTES_KEPT
 from jobq.journal.views import Views
 
@@ -73,7 +73,7 @@ async def _notes(views: Views, queue: str, kind: NoteKind, since: int, until: in
     after = time_key(since - 1)
     while True:
         page = await views.notes(queue, kind, after, MOST_NOTES)
-        found += [note for note in page if note.key < time_key(until) and note.key.isdecimal()]
+        found += [note for note in page if note.key < time_key(until) and time_of(note.key) is not None]
         if len(page) < MOST_NOTES:
             return found
         after = page[-1].key

@@ -1,18 +1,19 @@
 """Who changed what of a queue, as it is kept for the audit page; the service's log has a line of the same."""
 
 import json
+import re
 import secrets
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.journal.notes import MOST_VALUE
+from jobq.journal.notes import MOST_VALUE, checked_count, checked_name, checked_time, decoded
 
 _LAST_SECOND: Final = 2**32 - 1  # since the epoch
 _MOST_CHARACTERS: Final = 200  # of each text
 _MOST_IDS: Final = 10
 CHANGE_TEXTS: Final = ("by", "address", "did", "filter", "state", "said")
-_UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_KEY: Final = re.compile(r"[0-9a-f]{8}-[0-9a-z]{0,40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +54,26 @@ class QueueChange:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know."""
-        try:
-            held = json.loads(text)
+
+        def read(held: Mapping[str, Any]) -> Self:
             return cls(
-                at=float(held["at"]),
-                count=None if held["count"] is None else int(held["count"]),
-                ids=tuple(map(str, held["ids"])),
-                **_texts(held),
+                at=checked_time(held["at"]),
+                count=None if held["count"] is None else checked_count(held["count"]),
+                ids=tuple(map(checked_name, held["ids"])),
+                **{name: checked_name(held[name]) for name in CHANGE_TEXTS},
             )
-        except _UNKNOWN:
-            return None
 
-
-def _texts(held: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(held[name]) for name in CHANGE_TEXTS}
+        return decoded(text, read)
 
 
 def change_key(at: float, id_: str = "") -> str:
     """Return the key of a change that began then, seconds since the epoch: the latest sort first."""
     return f"{_LAST_SECOND - int(at):08x}-{id_}"
+
+
+def is_change_key(key: str) -> bool:
+    """Return whether `change_key` may have made it."""
+    return _KEY.fullmatch(key) is not None
 
 
 def new_change_key(at: float) -> str:

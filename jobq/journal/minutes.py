@@ -8,18 +8,23 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from jobq.formats.lazy_dataclass import dataclass
-from jobq.journal.records import TaskState
+from jobq.journal.notes import MOST_COUNT, checked_count, checked_time, decoded
+from jobq.journal.records import RELEASED, TaskState
 from jobq.journal.views import QueueLine
+from jobq.task import OutcomeKind
 
 MINUTE: Final = 60
 HOUR: Final = 3600
 MOST_SAMPLED: Final = 1000  # attempts of a minute, for how long they ran and had waited; their number is exact
 _LEAST_SECONDS: Final = 0.1
 _BOUNDS: Final = 24  # of a histogram: 0.1 s, 0.2 s, 0.4 s ... 4.9 days, and all beyond
-_UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_MOST_NAMES: Final = 24  # of outcomes in one note: a worker may send any, and each goes into it
+_MOST_NAME: Final = 40  # characters
+_OTHER: Final = "other"  # any outcome beyond that
+_OWN: Final = frozenset({*OutcomeKind, RELEASED})
 _SHOWN: Final = (TaskState.READY, TaskState.SCHEDULED, TaskState.RUNNING, TaskState.EXPIRED, TaskState.DEAD)
 
 
@@ -62,13 +67,16 @@ class EndedAttempts:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know, such as a newer jobq's."""
-        try:
-            held = json.loads(text)
-            outcomes = {str(name): int(number) for name, number in held["outcomes"].items()}
-            runs, waits = _decoded(held["runs"]), _decoded(held.get("waits", ()))  # which an older jobq has not noted
-            return cls(outcomes=outcomes, runs=runs, waits=waits, minutes=max(1, int(held["minutes"])))
-        except _UNKNOWN:
-            return None
+
+        def read(held: Mapping[str, Any]) -> Self:
+            return cls(
+                outcomes=_few({name: checked_count(number) for name, number in held["outcomes"].items()}),
+                runs=_buckets(held["runs"]),
+                waits=_buckets(held.get("waits", ())),  # which an older jobq has not noted
+                minutes=max(1, checked_count(held["minutes"])),
+            )
+
+        return decoded(text, read)
 
     @classmethod
     def of(cls, outcomes: Mapping[str, int], ran: Iterable[float], waited: Iterable[float] = ()) -> Self:
@@ -79,7 +87,7 @@ class EndedAttempts:
             ran: the seconds that some of them ran.
             waited: the seconds that some of them had waited for their start.
         """
-        return cls(outcomes=dict(outcomes), runs=_histogram(ran), waits=_histogram(waited))
+        return cls(outcomes=_few(outcomes), runs=_histogram(ran), waits=_histogram(waited))
 
     @classmethod
     def sum(cls, parts: Iterable[Self]) -> Self:
@@ -90,10 +98,10 @@ class EndedAttempts:
             for name, number in part.outcomes.items():
                 outcomes[name] = outcomes.get(name, 0) + number
         return cls(
-            outcomes=outcomes,
+            outcomes=_few(outcomes),
             runs=_added(part.runs for part in known),
             waits=_added(part.waits for part in known),
-            minutes=sum(part.minutes for part in known),
+            minutes=min(MOST_COUNT, sum(part.minutes for part in known)),
         )
 
     def ran_seconds(self, share: float) -> float | None:
@@ -130,12 +138,22 @@ def _histogram(seconds: Iterable[float]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _decoded(counts: Sequence[int]) -> tuple[int, ...]:
-    return tuple(max(0, int(number)) for number in counts[:_BOUNDS])
+def _few(outcomes: Mapping[str, int]) -> dict[str, int]:
+    """Return them by so few names that a note holds them: jobq's own, then the most frequent; the rest as one."""
+    found: dict[str, int] = {}
+    for name in sorted(outcomes, key=lambda name: (name not in _OWN, -outcomes[name])):
+        is_kept = len(found) < _MOST_NAMES and len(name) <= _MOST_NAME
+        kept = name if is_kept else _OTHER
+        found[kept] = min(MOST_COUNT, found.get(kept, 0) + outcomes[name])
+    return found
+
+
+def _buckets(held: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(map(checked_count, held[:_BOUNDS]))
 
 
 def _added(parts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip_longest(*parts, fillvalue=0)))
+    return tuple(min(MOST_COUNT, sum(numbers)) for numbers in zip_longest(*parts, fillvalue=0))
 
 
 def _seconds(counts: Sequence[int], share: float) -> float | None:
@@ -174,13 +192,15 @@ class QueueDepth:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know, such as the mark of who looks just now."""
-        try:
-            held = json.loads(text)
-            counts = {str(name): int(number) for name, number in held["counts"].items()}
+
+        def read(held: Mapping[str, Any]) -> Self:
             oldest = held["oldest"]
-            return cls(counts=counts, oldest_seconds=None if oldest is None else max(0.0, float(oldest)))
-        except _UNKNOWN:
-            return None
+            return cls(
+                counts={name: checked_count(number) for name, number in held["counts"].items() if name in _SHOWN},
+                oldest_seconds=None if oldest is None else checked_time(oldest),
+            )
+
+        return decoded(text, read)
 
     @classmethod
     def of(cls, line: QueueLine) -> Self:

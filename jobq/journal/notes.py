@@ -1,13 +1,29 @@
-"""Small notes under a kind and a key: what is kept of a queue beside its tasks (`jobq.journal.observations`)."""
+"""Small notes under a kind and a key: what is kept of a queue beside its tasks (`jobq.journal.observations`).
 
+A worker writes them and the dashboard of an administrator reads them. So each value is read by a decoder that returns
+None for whatever is not of its types and bounds: `decoded` is what these share.
+"""
+
+import re
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from jobq.errors import ConfigurationError
+from jobq.errors import ConfigurationError, MalformedTask
+from jobq.formats import strict_json
+from jobq.formats.checked import integer, number, text
 
 MOST_NOTES: Final = 2000  # of one page, and of one drop
 MOST_KEY: Final = 300  # characters
 MOST_VALUE: Final = 8000  # characters
+MOST_COUNT: Final = 2**53  # of anything that a note counts
+_MOST_TIME: Final = 10**10 - 1  # seconds since the epoch: what a key has room for, in the year 2286
+_TIME_KEY: Final = re.compile("[0-9]{10}")
+DEPTH_MARK: Final = "{}"  # of the depth that somebody looks up just now
+_DEPTH: Final = 3  # of the JSON of a note
+_MOST_NAME: Final = 300  # characters of one text in a note
+_T = TypeVar("_T")
+checked_count: Final = integer(0, MOST_COUNT)
 
 
 class NoteKind(StrEnum):
@@ -54,6 +70,33 @@ class Written(NamedTuple):
 def time_key(at: int) -> str:
     """Return the key of a time: seconds since the epoch."""
     return f"{at:010d}"
+
+
+def time_of(key: str) -> int | None:
+    """Return the time that `time_key` made a key of; None = it made no such key."""
+    return int(key) if _TIME_KEY.fullmatch(key) else None
+
+
+def decoded(value: str, read: Callable[[Any], _T]) -> _T | None:
+    """Return what a note says; None = it is not JSON, or `read` refuses it."""
+    try:
+        return read(strict_json.loads_leniently(value, _DEPTH))
+    except (MalformedTask, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def checked_time(value: object) -> float:
+    """Return a time in seconds since the epoch; raises ValueError for one that no calendar here shows."""
+    if not 0 <= (found := number(value)) <= _MOST_TIME:
+        raise ValueError(f"is out of range: 0 to {_MOST_TIME}")
+    return found
+
+
+def checked_name(value: object) -> str:
+    """Return a short text; raises ValueError."""
+    if len(found := text(value)) > _MOST_NAME:
+        raise ValueError(f"has more than {_MOST_NAME} characters")
+    return found
 
 
 def checked_notes(number: int) -> int:

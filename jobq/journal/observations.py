@@ -6,12 +6,14 @@ say is in `minutes`, `presence` and `changes`; what is noted when, in `observing
 What every verb may raise is what a backend's verbs raise, and ConfigurationError for what cannot be kept or is no page.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
 
 from jobq.errors import ConfigurationError
-from jobq.journal.minutes import EndedAttempts
-from jobq.journal.notes import MOST_KEY, MOST_VALUE, NoteKind, QueueNote, Written
+from jobq.journal.changes import QueueChange, is_change_key
+from jobq.journal.minutes import EndedAttempts, QueueDepth
+from jobq.journal.notes import DEPTH_MARK, MOST_KEY, MOST_VALUE, NoteKind, QueueNote, Written, time_of
+from jobq.journal.presence import WorkerPresence
 from jobq.journal.views import QueueLine, is_storable
 
 
@@ -81,7 +83,26 @@ def observations_of(backend: object, queue: str = "") -> Observations | None:
     return backend.observations(queue) if isinstance(backend, Observed) else None
 
 
-def checked_note(key: str, value: str) -> None:
-    """Raise ConfigurationError for a note that a store would not keep as it is."""
+def checked_note(kind: NoteKind, key: str, value: str) -> None:
+    """Raise ConfigurationError for a note that a store would not keep as it is, or that nobody could read."""
     if not 1 <= len(key) <= MOST_KEY or len(value) > MOST_VALUE or not (is_storable(key) and is_storable(value)):
         raise ConfigurationError(f"a note of {len(key)} and {len(value)} characters, or of such, cannot be kept")
+    is_key, decode = _FORMS[kind]
+    if not is_key(key):
+        raise ConfigurationError(f"{key[:80]!a} is not the key of a note of the kind {kind}")
+    if decode(value) is None and not (kind is NoteKind.DEPTH and value == DEPTH_MARK):
+        raise ConfigurationError(f"the value is not that of a note of the kind {kind}")
+
+
+def _is_time(key: str) -> bool:
+    return time_of(key) is not None
+
+
+_FORMS: Final[Mapping[NoteKind, tuple[Callable[[str], bool], Callable[[str], object]]]] = {
+    NoteKind.DEPTH: (_is_time, QueueDepth.decode),
+    NoteKind.ENDED: (_is_time, EndedAttempts.decode),
+    NoteKind.DEPTH_OF_HOUR: (_is_time, QueueDepth.decode),
+    NoteKind.ENDED_OF_HOUR: (_is_time, EndedAttempts.decode),
+    NoteKind.WORKER: (is_storable, WorkerPresence.decode),
+    NoteKind.CHANGE: (is_change_key, QueueChange.decode),
+}

@@ -11,7 +11,7 @@ from typing import Final
 from jobq.clock import Clock
 from jobq.journal.changes import change_key
 from jobq.journal.minutes import HOUR, MINUTE, EndedAttempts, QueueDepth, start_of
-from jobq.journal.notes import MOST_NOTES, NoteKind, QueueNote, time_key
+from jobq.journal.notes import DEPTH_MARK, MOST_NOTES, NoteKind, QueueNote, time_key, time_of
 from jobq.journal.observations import Observations
 from jobq.journal.presence import FORGOTTEN_SECONDS, REPORT_SECONDS, WorkerPresence
 
@@ -26,7 +26,6 @@ _BACK: Final = 24 * 60  # minutes that a service looks back when it begins
 _SHARE: Final = 0.01  # of the time that it takes for counting
 _TIDY_SECONDS: Final = 600.0
 _TIDIED: Final = 500  # notes of a kind in one step
-_MARK: Final = "{}"  # of who looks just now: no depth
 
 
 class Observer:
@@ -57,7 +56,7 @@ class Observer:
             if self._to_look_at > _AGAIN:
                 await self._count_ends(minute)
             return
-        mark = await self._observations.put(NoteKind.DEPTH, time_key(minute), _MARK, replaces=False)
+        mark = await self._observations.put(NoteKind.DEPTH, time_key(minute), DEPTH_MARK, replaces=False)
         if mark.is_kept:
             depth = QueueDepth.of(await self._observations.line())
             await self._observations.put(NoteKind.DEPTH, time_key(minute), depth.encode(), replaces=True)
@@ -118,15 +117,20 @@ class Observer:
             return
         found = await self._observations.page(minutes, "", _TIDIED)
         by_hour: dict[int, list[QueueNote]] = {}
+        unknown = list[str]()  # of no time: they are in nobody's way, and go
         for note in found:
             if note.key < time_key(before):
-                by_hour.setdefault(start_of(int(note.key), HOUR), []).append(note)
+                if (at := time_of(note.key)) is None:
+                    unknown.append(note.key)
+                else:
+                    by_hour.setdefault(start_of(at, HOUR), []).append(note)
         if len(found) == _TIDIED and found[-1].key < time_key(before):
-            by_hour.popitem()  # it may not be whole
+            by_hour.pop(max(by_hour, default=0), None)  # it may not be whole
         for hour, notes in by_hour.items():
             if (value := folded([note.value for note in notes])) is not None:
                 await self._observations.put(hours, time_key(hour), value, replaces=False)
             await self._drop(minutes, [note.key for note in notes])
+        await self._drop(minutes, unknown)
 
     async def _drop(self, kind: NoteKind, keys: Sequence[str]) -> None:
         if keys:

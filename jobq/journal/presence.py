@@ -1,9 +1,11 @@
 """What a worker tells of itself every now and then, so that an idle one is seen, too."""
 
 import json
-from typing import Final, Self
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 from jobq.formats.lazy_dataclass import dataclass
+from jobq.journal.notes import checked_count, checked_name, checked_time, decoded
 
 REPORT_SECONDS: Final = 30.0
 GONE_SECONDS: Final = 90.0  # without a word: it is gone, or nobody can hear it
@@ -11,7 +13,6 @@ FORGOTTEN_SECONDS: Final = 86_400.0
 STOPPED: Final = "stopped"
 COUNTS: Final = ("succeeded", "failed", "lost", "given_back")
 _MOST_CHARACTERS: Final = 200
-_UNKNOWN: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +52,20 @@ class WorkerPresence:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know; what a newer jobq has added is left out."""
-        try:
-            held = json.loads(text)
+
+        def read(held: Mapping[str, Any]) -> Self:
             return cls(
-                holder=str(held["holder"]),
-                host=str(held["host"]),
-                version=str(held["version"]),
-                slots=int(held["slots"]),
-                busy=int(held["busy"]),
-                state=str(held["state"]),
-                started=float(held["started"]),
-                **{name: int(held.get(name, 0)) for name in COUNTS},
+                holder=checked_name(held["holder"]),
+                host=checked_name(held["host"]),
+                version=checked_name(held["version"]),
+                slots=checked_count(held["slots"]),
+                busy=checked_count(held["busy"]),
+                state=checked_name(held["state"]),
+                started=checked_time(held["started"]),
+                **{name: checked_count(held.get(name, 0)) for name in COUNTS},
             )
-        except _UNKNOWN:
-            return None
+
+        return decoded(text, read)
 
     def state_after(self, seconds: float) -> str:
         """Return what it does, or `gone`, if this was told so long ago."""

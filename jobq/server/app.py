@@ -177,7 +177,7 @@ class App:
         except JobqError as error:
             answer = refused_for(error)
             status = answer.status
-            if status >= 500:  # noqa: PLR2004 - what HTTP says of the server
+            if status >= 500 or error.__cause__ is not None:  # noqa: PLR2004 - what HTTP says of the server
                 _log.warning("%s: %s: %s", endpoint.name, type(error).__name__, error)
             raise answer from None
         except Exception:  # noqa: BLE001 - the last resort: no stack trace leaves the service

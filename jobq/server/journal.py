@@ -104,6 +104,6 @@ async def stats(call: RequestCall) -> Reply:
 async def cancel(call: RequestCall) -> Reply:
     """Cancel tasks: one that waits has ended with the answer, one that runs is stopped by its worker."""
     ids: list[str] = call.body.ids
+    call.audited |= {"ids": ids, "count": len(ids)}
     found = await (await _journal(call)).cancel(ids)
-    call.audited |= {"ids": ids[:10], "count": len(ids)}
     return 202, {"canceled": [str(each) for each in found]}

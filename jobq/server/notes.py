@@ -4,15 +4,14 @@ What somebody has changed is named after his token, whatever the request says, a
 of a place is worth what its services keep of it.
 """
 
-import re
 import time
 from dataclasses import replace
 from typing import Any, Final
 
 from jobq.journal.changes import QueueChange, change_key
 from jobq.journal.minutes import EndedAttempts
-from jobq.journal.notes import NoteKind
-from jobq.journal.observations import Observations, observations_of
+from jobq.journal.notes import NoteKind, time_of
+from jobq.journal.observations import Observations, checked_note, observations_of
 from jobq.journal.observing import CHANGES_KEPT
 from jobq.journal.view_wire import fields_of
 from jobq.server import answers, view_answers, view_schemas
@@ -22,8 +21,7 @@ from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 from jobq.server.views import is_own, shown_note
 
-_OF_CHANGE: Final = re.compile(r"[0-9a-f]{8}-[0-9a-z]{0,40}")  # as `jobq.journal.changes.new_change_key` makes them
-_AHEAD_SECONDS: Final = 3600.0  # that the clock of who changes something may be
+_AHEAD_SECONDS: Final = 3600.0  # how far the clock of who writes may be ahead
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/notes")
 
 
@@ -39,15 +37,15 @@ async def put(call: RequestCall) -> Reply:
     kind = NoteKind(body.kind)
     call.needs(Scope.OPERATE if kind is NoteKind.CHANGE else Scope.LEASE)
     call.audited["kind"] = body.kind
+    checked_note(kind, body.key, body.value)
     notes = await _notes(call)
     if notes is None:
         return 202, {"at": time.time(), "is_kept": False}
     value = body.value
+    ahead = time.time() + _AHEAD_SECONDS
+    if body.key < change_key(ahead) if kind is NoteKind.CHANGE else (time_of(body.key) or 0) > ahead:
+        raise RequestRefused(400, "malformed_request", "key: this time is in the future, so it would never be tidied")
     if kind is NoteKind.CHANGE:
-        if not _OF_CHANGE.fullmatch(body.key):
-            raise RequestRefused(400, "malformed_request", "key: this is none of a change")
-        if body.key < change_key(time.time() + _AHEAD_SECONDS):  # it would be the first of all, and never too old
-            raise RequestRefused(400, "malformed_request", "key: this is of a time that is to come")
         await _check_is_own(call, notes, body.key)
         value = _of_caller(call, value)
     found = await notes.put(kind, body.key, value, replaces=body.replaces)

@@ -105,8 +105,8 @@ async def resume(call: RequestCall) -> Reply:
 async def hasten(call: RequestCall) -> Reply:
     """Let tasks that are put off, until a time or for a retry, be due now; what is not put off is not touched."""
     ids: list[str] = call.body.ids
+    call.audited |= {"ids": ids, "count": len(ids)}
     found = await hastening(await call.backend()).hasten(ids)
-    call.audited |= {"ids": ids[:10], "count": len(ids)}
     return 202, {"hastened": [str(each) for each in found]}
 
 
@@ -160,6 +160,7 @@ async def purge(call: RequestCall) -> Reply:
 
 
 async def _tend(call: RequestCall, verb: str) -> Reply:
+    call.audited["ids"] = call.body.ids  # what fails may have been done for some of them
     found = await getattr(await call.backend(), verb)(call.body.ids)
-    call.audited |= {"ids": found[:10], "count": len(found)}
+    call.audited |= {"ids": found, "count": len(found)}
     return 202, {"ids": found}

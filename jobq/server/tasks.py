@@ -43,11 +43,10 @@ async def push(call: RequestCall) -> Reply:
     backend = await call.backend()
     if any(task.batch or task.params for task in tasks):
         check_batches(backend)
-    ids = await backend.push(tasks)
-    call.audited["ids"] = ids[:10]
-    call.audited["work"] = [task.fingerprint().hex() for task in tasks[:10]]
-    call.audited["count"] = len(ids)
-    return 202, {"ids": ids}
+    work = await aside(call.size, lambda: [task.fingerprint().hex() for task in tasks])
+    # Before the push: its answer may be lost, and the tasks be queued all the same.
+    call.audited |= {"ids": [task.id for task in tasks], "work": work, "count": len(tasks)}
+    return 202, {"ids": await backend.push(tasks)}
 
 
 def _task_of(call: RequestCall, fields: dict[str, Any], number: int) -> Task:

@@ -34,6 +34,7 @@ _DOCUMENT: Final = "tokens"
 _FRESH_SECONDS: Final = 2.0  # how long a revoked token may still be taken, beside what a reading takes
 _STALE_SECONDS: Final = 60.0  # how long tokens are believed while the store does not answer
 _PARTS: Final = 3
+_NAMED: Final = 100  # tasks in one line of the audit: a log cuts long lines
 _NOBODY: Final = hashlib.sha256(b"").hexdigest()
 ALL_QUEUES: Final = "*"
 
@@ -188,10 +189,13 @@ def audit(did: str, *, caller: str = "-", address: str = "-", **more: Any) -> No
         did: what was done.
         caller: the id of a token; "-" = anyone.
         address: where the caller is.
-        **more: to what it was done.
+        **more: to what it was done. A list of many tasks, `ids` or `work`, is written in several lines, all of it.
     """
     fields = {"at": round(time.time(), 3), "caller": caller, "from": address, "did": did, **more}
-    _audit.info("%s", json.dumps(fields))
+    lists = {name: fields[name] for name in ("ids", "work") if name in fields}
+    for first in range(0, max([1, *map(len, lists.values())]), _NAMED):
+        part = {name: names[first : first + _NAMED] for name, names in lists.items()}
+        _audit.info("%s", json.dumps({**fields, **part, **({"first": first} if first else {})}))
 
 
 def _note(did: str, record: TokenRecord) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from urllib.parse import quote
 
 import pytest
@@ -9,7 +10,7 @@ from playwright.sync_api import expect
 
 from jobq.backend import Backend
 from jobq.formats.visible_text import visible
-from jobq.journal.changes import QueueChange
+from jobq.journal.changes import QueueChange, change_key
 from jobq.journal.notes import NoteKind
 from jobq.journal.observations import observations_of
 from jobq.journal.presence import WorkerPresence
@@ -54,14 +55,13 @@ async def _noted(backend: Backend) -> None:
     notes = observations_of(backend)
     assert notes is not None
     text = _ALL.replace("\u0000", "")
-    worker = WorkerPresence(
-        holder=text[:200], host=text[:200], version=text, slots=1, busy=0, state=text[:50], started=1e300
-    )
+    name = text[:200]
+    worker = WorkerPresence(holder=name, host=name, version=name, slots=1, busy=0, state=text[:50], started=1.7e9)
     await notes.put(NoteKind.WORKER, worker.holder, worker.encode(), replaces=True)
     change = QueueChange(
-        at=-1e300, by=text, address=text, did=text, ids=(text,), filter=text, state=text, said=_CORPUS[1]
+        at=time.time(), by=text, address=text, did=text, ids=(text,), filter=text, state=text, said=_CORPUS[1]
     )
-    await notes.put(NoteKind.CHANGE, "0", change.encode(), replaces=True)
+    await notes.put(NoteKind.CHANGE, change_key(change.at), change.encode(), replaces=True)
 
 
 def test_each_field_is_shown_as_it_is_and_nothing_runs(

@@ -114,7 +114,7 @@ def test_what_was_not_shown_is_not_done(dashboard: Dashboard, cookie: str) -> No
     answer = dashboard.ask("POST", "/ui/q/demo/do", cookie=cookie, fields=right)
     assert (answer.status, _states(dashboard, ids)) == (303, ["canceled", "ready"])
     assert "1 canceled" in dashboard.ask("GET", answer.headers["location"], cookie=cookie).text
-    log = [json.loads(line) for line in dashboard.server.log.read_text().splitlines() if '"ui cancel"' in line]
+    log = [json.loads(line) for line in dashboard.server.logged().splitlines() if '"ui cancel"' in line]
     assert [(line["state"], line["count"], line["ids"]) for line in log] == [
         ("began", 1, [ids[0]]),
         ("done", 1, [ids[0]]),

@@ -26,6 +26,7 @@ class Counting(MemoryObservations):
 
     def __init__(self, router: Router, queue: str) -> None:
         super().__init__(router, queue)
+        self.router = router
         self.calls: list[str] = []
         self.fails_at = -1
 
@@ -168,6 +169,31 @@ async def test_old_hours_workers_and_changes_are_forgotten() -> None:
     assert [note.key for note in await notes.page(NoteKind.WORKER, "", 10)] == ["h:1", "young:1"]
     changes = [QueueChange.decode(note.value) for note in await notes.page(NoteKind.CHANGE, "", 10)]
     assert [round(now - change.at) for change in changes if change] == [0], "the latest, and none of 400 days ago"
+
+
+async def test_a_note_that_nobody_can_read_stops_no_tidying() -> None:
+    """It was written past the check, or by a jobq before it; those beside it are folded, and it goes."""
+    clock, notes = await _observed()
+    first = await _filled(clock, notes, 2)
+    huge = EndedAttempts(outcomes={"failed": 2**53}, runs=[2**53], minutes=2**53).encode()
+    other = time_key(first + MINUTE)
+    with notes.router.opened("q") as store:
+        for kind in (NoteKind.ENDED, NoteKind.DEPTH):
+            for key in ("!", "0", "+5", f"{other}x", f"{other[:-1]}\uff11"):
+                store.notes[kind, key] = huge, clock.wall()
+            for back, value in enumerate((huge, huge, "{}", "[", '{"outcomes": {"failed": 1' + "0" * 4000 + "}}")):
+                store.notes[kind, time_key(first + back * MINUTE)] = value, clock.wall()
+    await _tidied(clock, notes, 2)
+    hours = await notes.page(NoteKind.ENDED_OF_HOUR, "", MOST_NOTES)
+    assert [int(note.key) for note in hours] == [first, first + HOUR]
+    assert [each and each.outcomes["failed"] for each in map(_read, hours)] == [2**53, 60]
+    for kind in (NoteKind.ENDED, NoteKind.DEPTH):
+        left = await notes.page(kind, "", MOST_NOTES)
+        assert [note.key for note in left if note.key < time_key(first + 2 * HOUR)] == []
+
+
+def _read(note: QueueNote) -> EndedAttempts | None:
+    return EndedAttempts.decode(note.value)
 
 
 def test_what_nobody_can_read_is_a_gap() -> None:

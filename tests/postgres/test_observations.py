@@ -72,7 +72,7 @@ async def test_a_lock_on_the_notes_holds_up_no_renewal_and_no_settle(
     try:
         async with locker.transaction():
             await locker.execute("LOCK TABLE jobq.observation IN ACCESS EXCLUSIVE MODE")
-            noting = asyncio.create_task(notes.put(NoteKind.WORKER, "h:1", "{}", replaces=True))
+            noting = asyncio.create_task(notes.put(NoteKind.WORKER, "h:1", _PRESENCE.encode(), replaces=True))
             while await locker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0:
                 await asyncio.sleep(0.01)
             await delivery.renew(LEASE)

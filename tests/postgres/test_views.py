@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError
-from jobq.journal.notes import NoteKind
+from jobq.journal.notes import DEPTH_MARK, NoteKind, time_key
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
@@ -220,7 +220,7 @@ async def test_who_may_only_look_looks(queue: PostgresBackend, database: Databas
         notes = watcher.observations()
         assert notes is not None
         with pytest.raises(AccessDenied):
-            await notes.put(NoteKind.DEPTH, "1", "{}", replaces=False)
+            await notes.put(NoteKind.DEPTH, time_key(1), DEPTH_MARK, replaces=False)
     async with as_role(database, roles["pusher"]) as pusher, pusher.views() as views:
         with pytest.raises(AccessDenied):
             await views.tasks("q", TaskFilter(), "", 10)

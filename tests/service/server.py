@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from tests.fork_server import forked
 
@@ -47,6 +49,7 @@ class HttpServer:
         self._environment |= {"JOBQ_HOME": str(folder), "JOBQ_ALLOW_SHORT_LEASE": "1", **(env or {})}
         self.process: subprocess.Popen[str] | None = None
         self.token_file: Path | None = None  # of its owner's token, once it runs
+        self.settle_token: str | None = None  # for `logged`, where there is no such file and tokens were made
 
     @property
     def url(self) -> str:
@@ -93,6 +96,18 @@ class HttpServer:
         assert process.stdout is not None
         process.stdout.close()
         return code
+
+    def logged(self) -> str:
+        """Return the log with all that was said before: a thread writes it, perhaps after the answers."""
+        if self.process is None:
+            return self.log.read_text()
+        marker, ends = f"logged-{uuid4().hex}", time.monotonic() + START_SECONDS
+        token = self.settle_token if self.token_file is None else self.token_file.read_text()
+        self.ask("PUT", f"/api/tasks/{marker}/release", {"receipt": "x"}, token=token)
+        while marker not in (found := self.log.read_text()):
+            assert time.monotonic() < ends, found[-2000:]
+            time.sleep(0.01)
+        return "".join(line for line in found.splitlines(keepends=True) if '"logged-' not in line)
 
     def ask(self, method: str, path: str, body: object = None, *, token: str | None = None) -> tuple[int, Any]:
         """Send a request as any program could; return the status, and the JSON of the answer."""

@@ -67,7 +67,7 @@ def test_a_room_that_is_none_is_refused_by_name(server: HttpServer, queue: str, 
     assert status == (413 if answer["error"]["code"] == "too_large" else 400), answer
     assert answer["error"]["message"].startswith(where and f"{where}: "), answer
     assert len(answer["error"]["message"]) < 300
-    assert "incident" not in server.log.read_text()
+    assert "incident" not in server.logged()
 
 
 async def test_the_largest_room_is_taken(near: HttpBackend) -> None:

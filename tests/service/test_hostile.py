@@ -201,6 +201,6 @@ async def _attack(server: HttpServer) -> None:
     statuses = {answer[9:12] for answer in answered if answer}
     assert not {status for status in statuses if status.startswith(b"5")}, statuses
     assert process.memory_info().rss - before < MOST_GROWN_BYTES
-    log = server.log.read_text()
+    log = server.logged()
     assert "Traceback" not in log, log[-4000:]
     assert not any(b"Traceback" in answer for answer in answered)

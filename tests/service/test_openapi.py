@@ -31,7 +31,7 @@ def ask_all(server: HttpServer, folder: Path, *options: str) -> str:
     )
     assert done.returncode == 0, done.stdout[-60000:] + done.stderr[-2000:]
     assert "Tested: " in done.stdout
-    log = server.log.read_text()
+    log = server.logged()
     assert "incident" not in log, log[-4000:]
     assert "Traceback" not in log, log[-4000:]
     return done.stdout

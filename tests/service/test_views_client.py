@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from jobq.errors import AnswerLost, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound
-from jobq.journal.notes import NoteKind
+from jobq.journal.notes import DEPTH_MARK, NoteKind, time_key
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.views import Views
 from jobq_http import HttpBackend, HttpConnection
@@ -77,13 +77,13 @@ async def test_a_service_that_is_older_is_named_and_a_proxys_word_is_none(look: 
 async def test_notes_of_an_older_service_are_an_error_that_who_notes_knows(tmp_path: Path) -> None:
     async with _answering(_OLDER, 404) as backend:
         with pytest.raises(JobqError):
-            await backend.observations().put(NoteKind.WORKER, "a", "{}", replaces=True)
+            await backend.observations().put(NoteKind.DEPTH, time_key(0), DEPTH_MARK, replaces=True)
     with running(f"sqlite://{tmp_path}/q.db/demo", tmp_path, env={"JOBQ_JOURNAL": "off"}) as server:
         async with HttpBackend(HttpConnection(server.url), "demo") as backend:
             notes = backend.observations()
-            assert not (await notes.put(NoteKind.WORKER, "a", "{}", replaces=True)).is_kept
-            assert await notes.page(NoteKind.WORKER, "", 10) == []
-            await notes.drop(NoteKind.WORKER, ["a"])
+            assert not (await notes.put(NoteKind.DEPTH, time_key(0), DEPTH_MARK, replaces=True)).is_kept
+            assert await notes.page(NoteKind.DEPTH, "", 10) == []
+            await notes.drop(NoteKind.DEPTH, [time_key(0)])
             assert (await notes.ended(0.0, 1.0)).total == 0
             assert (await notes.line()).name == "demo"
 

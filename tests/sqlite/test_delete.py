@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from jobq.errors import LockLost, QueueNotEmpty, QueueNotFound
-from jobq.journal.notes import NoteKind
+from jobq.journal.notes import DEPTH_MARK, NoteKind, time_key
 from jobq.journal.store import journal_of
 from jobq.pausing import Pause
 from jobq.settlement import Complete, MoveToDeadLetters
@@ -26,7 +26,7 @@ async def test_all_of_it_is_gone_and_nothing_of_others(tmp_path: Path) -> None:
         for notes in (queue.observations(), other.observations()):
             assert notes is not None
             for number in range(600):
-                await notes.put(NoteKind.DEPTH, str(number), "{}", replaces=False)
+                await notes.put(NoteKind.DEPTH, time_key(number), DEPTH_MARK, replaces=False)
         await queue.delete()
         assert await queue.queues() == ["other"]
         assert (await other.stats()).visible == 3

@@ -68,7 +68,7 @@ class TableNotes:
         self, kind: NoteKind, key: str, value: str, *, replaces: bool, seconds: float | None = None
     ) -> Written:
         """Keep a note."""
-        checked_note(key, value)
+        checked_note(kind, key, value)
         verb = Verb.REPLACE if replaces else Verb.INSERT
         try:
             async with asyncio.timeout(seconds):

@@ -54,7 +54,7 @@ async def _shown(findings: "AsyncIterator[Finding]", *, as_json: bool) -> list["
         if as_json:
             terminal.put_json(asdict(finding))
         else:
-            terminal.put(terminal.visible(_line(finding)))
+            terminal.put(_line(finding))
             if finding.advice:
                 terminal.put(f"         {terminal.visible(queue_name.to_copy(finding.advice))}")
         terminal.flush()

@@ -25,5 +25,5 @@ def completion(ctx: click.Context, shell: str) -> int:
     """Print the completion script of a shell."""
     found = get_completion_class(shell)
     assert found is not None, "click knows the three"
-    terminal.put(found(ctx.find_root().command, {}, "jobq", VARIABLE).source())
+    terminal.put_text(found(ctx.find_root().command, {}, "jobq", VARIABLE).source())
     return 0

@@ -57,7 +57,7 @@ def config(changed: bool, as_json: bool) -> int:
         text = f"{row.variable:<{first}}  {value:<{second}}"
         is_set = row.origin != "default"
         painted = terminal.paint(text, _CHANGED, sys.stdout) if is_set else text
-        terminal.put(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
+        terminal.put_text(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
         if used := in_use.get(row.name):
             why = f" ({used['why']})" if "why" in used else ""
             terminal.put(f"{'':<{first}}  in use: {terminal.visible(used['in_use'] + why)}")

@@ -75,7 +75,8 @@ def service_bus(
     window = dedup_window or timedelta(0)
     names = dict.fromkeys(queues or ("demo",))
     made = [Description(name, lock.total_seconds(), max_delivery_count, window.total_seconds()) for name in names]
-    return run_async(_serve(Emulator(made, amqp_port=port, http_port=http_port), time_limit, as_json=as_json))
+    with terminal.by_thread():
+        return run_async(_serve(Emulator(made, amqp_port=port, http_port=http_port), time_limit, as_json=as_json))
 
 
 async def _serve(served: "Emulator", time_limit: timedelta | None, *, as_json: bool) -> int:

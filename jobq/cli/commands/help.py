@@ -80,7 +80,7 @@ def _topics() -> Iterable[tuple[str, str]]:
 
 def _show(text: str) -> None:
     if not terminal.uses_color(sys.stdout):
-        terminal.put(text.rstrip("\n"))
+        terminal.put_text(text.rstrip("\n"))
         return
     from rich.console import Console  # noqa: PLC0415 - heavy
     from rich.markdown import Markdown  # noqa: PLC0415 - as above
@@ -88,4 +88,4 @@ def _show(text: str) -> None:
     console = Console()
     with console.capture() as shown:
         console.print(Markdown(text, hyperlinks=False))
-    terminal.put(shown.get().rstrip("\n"))
+    terminal.put_text(shown.get().rstrip("\n"))

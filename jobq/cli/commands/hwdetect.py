@@ -25,5 +25,5 @@ def hwdetect(as_json: bool) -> int:
         terminal.put_json({"cpus": found.cpus / 1000, "memory": found.mem, "gpus": gpus, "why": dict(found.why)})
         return 0
     for name, value in told(found).items():
-        terminal.put(terminal.visible(f"{name:<7} {value:<12} {found.why[name]}"))
+        terminal.put(f"{name:<7} {value:<12} {found.why[name]}")
     return 0

@@ -122,7 +122,8 @@ def run(
 
     settings = below_guardian(sys.argv[1:], settings)
     wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
-    return run_async(_run(spec, settings, name, argv, wanted, conflict_exit_code))
+    with terminal.by_thread():
+        return run_async(_run(spec, settings, name, argv, wanted, conflict_exit_code))
 
 
 async def _run(

@@ -244,7 +244,7 @@ class _Printer:
         if self._as_json:
             return
         for line in text.splitlines():
-            terminal.put(terminal.visible(line))
+            terminal.put(line)
 
 
 def _letters(text: str) -> str:

@@ -40,7 +40,7 @@ def queues(ctx: click.Context, as_json: bool) -> int:
             if as_json:
                 terminal.put_json({"queue": name})
             else:
-                terminal.put(terminal.visible(name))
+                terminal.put(name)
 
     return with_queue(ctx, work, settings, brief=True)
 
@@ -72,9 +72,10 @@ def size(ctx: click.Context, fail_if_empty: bool, by: str | None, as_json: bool)
         if as_json:
             terminal.put_json(_counts(stats) | mark_field(stats.paused))
         else:
-            terminal.put(_table(stats))
+            for line in _table(stats):
+                terminal.put(line)
             if stats.paused is not None:
-                terminal.put(terminal.visible(str(stats.paused)))
+                terminal.put(str(stats.paused))
         if fail_if_empty and not stats.is_known:
             raise AccessDenied("the service does not say how many tasks there are: give this identity the right to ask")
         return _NOT_FOUND if fail_if_empty and not stats.unfinished else 0
@@ -90,7 +91,8 @@ async def _put_shapes(backend: "Backend", *, as_json: bool) -> None:
     if not as_json:
         rows = [(str(each.count), described(*each.request) or "nothing") for each in found]
         width = max([len("visible"), *(len(count) for count, _ in rows)])
-        terminal.put("\n".join(f"{count:>{width}}  {asks}" for count, asks in [("visible", "asks for"), *rows]))
+        for count, asks in [("visible", "asks for"), *rows]:
+            terminal.put(f"{count:>{width}}  {asks}")
         return
     for each in found:
         resources, needs = each.request
@@ -104,10 +106,10 @@ def _counts(stats: "QueueStats") -> dict[str, int | None]:
     return {name: count for name, count in known.items() if name != "total" or count is not None}
 
 
-def _table(stats: "QueueStats") -> str:
+def _table(stats: "QueueStats") -> list[str]:
     texts = {name: "?" if count is None else str(count) for name, count in _counts(stats).items()}
     columns = [(name.rjust(len(text)), text.rjust(len(name))) for name, text in texts.items()]
-    return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
+    return ["  ".join(row) for row in zip(*columns, strict=True)]
 
 
 def _all(_context: click.Context, _parameter: click.Parameter, limit: int) -> int:

@@ -121,8 +121,8 @@ def serve(
     before = _dashboard(spec, settings, host, public_url, is_tls=certificate is not None) if with_ui else None
     limits = Limits(rate=rate_limit, burst=2 * rate_limit)
     listening = ListenOptions(host=host, port=port, certificate=certificate, key=key, is_open=is_open, limits=limits)
-    log_to_stderr()
-    return run_async(_serve(spec, settings, listening, before, as_json=as_json), "fastest")
+    with log_to_stderr():
+        return run_async(_serve(spec, settings, listening, before, as_json=as_json), "fastest")
 
 
 def _dashboard(spec: str, settings: "Settings", host: str, public_url: str | None, *, is_tls: bool) -> "Front":

@@ -183,7 +183,7 @@ def stats(ctx: click.Context, window: timedelta | None, prometheus: bool, as_jso
             )
             return
         if paused is not None:
-            terminal.put(terminal.visible(str(paused)))
+            terminal.put(str(paused))
         for state, count in found.states.items():
             terminal.put(f"{state + ':':<14}{count}")
         terminal.put(f"{'oldest ready:':<14}{'-' if oldest is None else format_journal.age(oldest)}")

@@ -117,7 +117,7 @@ def _print(drawn: "RenderableType") -> None:
     with console.capture() as capture:
         console.print(drawn)
     for line in capture.get().splitlines():
-        terminal.put(line.rstrip())
+        terminal.put_text(line.rstrip())
 
 
 def _drawn(

@@ -48,9 +48,9 @@ def ui(ctx: click.Context, spec: str | None, port: int, no_open: bool, read_only
     settings = read_settings()
     with missing_extra("the dashboard", "ui"):
         import jobq.dashboard.run_ui  # noqa: F401, PLC0415 - the extra, and `jobq --help` must not pay for it
-    log_to_stderr()
     work = _ui(spec_of(ctx, settings), settings, port, is_read_only=read_only, opens=not no_open, as_json=as_json)
-    return run_async(work, "fastest")
+    with log_to_stderr():
+        return run_async(work, "fastest")
 
 
 async def _ui(spec: str, settings: "Settings", port: int, *, is_read_only: bool, opens: bool, as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """What all commands share for printing: one place for colour, for untrusted text, for standard output and errors.
 
-Standard output carries data, standard error everything else. Text that came out of a queue may hold anything, so it
-is made `visible` before it reaches a terminal.
+Standard output carries data, standard error everything else. Text that came out of a queue may hold anything, so
+`put` and `say` make each line `visible`; only `put_text` does not.
 """
 
 import errno
@@ -20,6 +20,8 @@ from jobq.formats.visible_text import visible as visible  # noqa: PLC0414 - what
 if TYPE_CHECKING:
     from logging import LogRecord
 
+    from jobq.cli.display.writer_thread import WriterThread
+
 
 class Verbosity(IntEnum):
     """How much is printed on standard error: `--quiet`, neither, `--verbose`."""
@@ -31,6 +33,8 @@ class Verbosity(IntEnum):
 
 _verbosity = Verbosity.NORMAL
 _apart: TextIO | None = None  # where data goes while descriptor 1 is a stranger's
+_threads: "dict[int, WriterThread]" = {}  # that write while what runs must not wait for a reader, by descriptor
+_LAST_SECONDS: Final = 2.0
 _ROWS: Final = 3
 _RED: Final = "31"
 _YELLOW: Final = "33"
@@ -142,8 +146,41 @@ def data_apart() -> Iterator[None]:
         os.close(kept)
 
 
-def put(text: str) -> None:
-    """Write a line of data to standard output; raises OutputGone."""
+@contextmanager
+def by_thread() -> Iterator[None]:
+    """Have a thread write all lines, for what holds leases or answers others: no reader may stop its event loop.
+
+    When too many lines wait, new ones are dropped and counted. Output that cannot be written raises nothing.
+    """
+    from jobq.cli.display.writer_thread import WriterThread  # noqa: PLC0415 - it imports this
+
+    flush()
+    said = b"jobq: warning: %d lines were dropped: their reader is too slow\n"
+    err = WriterThread(lambda count: (2, said % count))
+    # Two, so that who does not read the one hides nothing of the other; one where order counts.
+    out = err if os.path.sameopenfile(1, 2) else WriterThread(lambda count: (1, said % count))
+    _threads.update({1: out, 2: err})
+    for writer in {out, err}:
+        writer.start()
+    try:
+        yield
+    finally:
+        _threads.clear()
+        for descriptor, writer in ((1, out), (2, err)):
+            if writer.stop(_LAST_SECONDS):  # nobody reads: the last words must not wait for ever, either
+                _discard(descriptor)
+
+
+def put(line: str) -> None:
+    """Write a line of data, whoever it comes from, to standard output; raises OutputGone."""
+    put_text(visible(line))
+
+
+def put_text(text: str) -> None:
+    """Write a text of jobq's own, with its colours and lines, to standard output; raises OutputGone."""
+    if (writer := _threads.get(1)) is not None:
+        writer.put(1, _encoded(text))
+        return
     try:
         print(text, file=_data())
     except OSError as error:
@@ -181,7 +218,7 @@ def leave(exit_code: int) -> NoReturn:
 
 def put_json(value: Any) -> None:
     """Write one JSON object, on one line, to standard output; pure ASCII, so any locale and terminal takes it."""
-    put(json.dumps(value))
+    put_text(json.dumps(value))
 
 
 def put_report(values: Iterable[Any], exit_code: int) -> int:
@@ -255,7 +292,14 @@ def not_found(message: str, *, as_json: bool, **more: Any) -> int:
     return fail("NotFound", message, 4, as_json=as_json, **more)
 
 
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
 def _put_aside(line: str) -> None:
+    if (writer := _threads.get(2)) is not None:
+        writer.put(2, _encoded(line), important=True)
+        return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:  # the terminal has gone, or its disk is full: nobody is left to read it, and the work counts

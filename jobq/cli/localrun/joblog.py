@@ -1,5 +1,6 @@
 """The job log of `jobq run`: one line of tab-separated fields for each finished task, as GNU parallel's --joblog."""
 
+import logging
 import os
 import shlex
 import socket
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from jobq.backend import Delivery
-from jobq.cli.display import terminal
 from jobq.cli.display.format_task import as_shell, what_runs
 from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
@@ -18,6 +18,7 @@ from jobq.submit.argument_template import SLOT_PLACES, with_slot
 from jobq.submit.command_template import PREFIX
 from jobq.task import Outcome, OutcomeKind
 
+_log: Final = logging.getLogger("jobq.run")
 HEADER: Final = ("Seq", "Host", "Starttime", "JobRuntime", "Exitval", "Signal", "Command")
 _ESCAPES: Final = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _SIGNALED: Final = 128
@@ -158,4 +159,4 @@ class JobLog:
             self._file.write("\t".join(fields).encode("utf-8", "backslashreplace") + b"\n")
         except OSError as error:
             self._file.close()
-            terminal.warn(f"the job log {self._path} ends here: {error.strerror}")
+            _log.warning("the job log %s ends here: %s", self._path, error.strerror)

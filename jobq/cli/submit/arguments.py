@@ -107,9 +107,9 @@ async def show_all(jobs: "ArgumentInput", options: "TaskOptions", *, as_json: bo
             terminal.put_json({**own, "env": dict(task.env)})
         elif task.argv is not None:
             words = with_slot(task.argv, task.env.get(SLOT_PLACES, ""), "{%}")
-            terminal.put(terminal.visible(shlex.join(words)))
+            terminal.put(shlex.join(words))
         else:
-            terminal.put(terminal.visible(as_shell(str(task.command), task.env)))
+            terminal.put(as_shell(str(task.command), task.env))
     return 0
 
 

@@ -75,7 +75,7 @@ async def show_first(tasks: "RecordTasks", *, as_json: bool) -> int:
         terminal.put_json({"count": records.count, "first": [_as_json(task, tasks) for task in first]})
         return 0
     for task in first:
-        terminal.put(terminal.visible(_as_text(task, tasks)))
+        terminal.put(_as_text(task, tasks))
     count = "one for each record" if records.count is None else f"{records.count}, in this order"
     terminal.say(f"tasks: {count}; nothing is queued")
     return 0

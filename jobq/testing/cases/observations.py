@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from jobq.clock import Clock, SystemClock
 from jobq.errors import ConfigurationError, QueueNotFound
+from jobq.journal.changes import QueueChange, change_key
 from jobq.journal.minutes import MINUTE, MOST_SAMPLED, EndedAttempts, QueueDepth, start_of
-from jobq.journal.notes import MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, time_key
+from jobq.journal.notes import DEPTH_MARK, MOST_KEY, MOST_NOTES, MOST_VALUE, NoteKind, time_key
 from jobq.journal.observations import Observations, Observed
 from jobq.journal.observing import Observer
 from jobq.journal.presence import WorkerPresence
@@ -24,16 +25,17 @@ _PRESENCE = WorkerPresence(holder="host:1", host="host", version="1", slots=2, b
 async def a_note_is_kept_under_its_kind_and_key(bench: Bench) -> None:
     """The first stays, unless the next replaces it; who writes hears which it was, and the store's time."""
     notes = _of(bench)
-    first = await notes.put(NoteKind.WORKER, "a", "1", replaces=False)
-    second = await notes.put(NoteKind.WORKER, "a", "2", replaces=False)
+    values = [replace(_PRESENCE, busy=busy).encode() for busy in range(5)]
+    first = await notes.put(NoteKind.WORKER, "a", values[1], replaces=False)
+    second = await notes.put(NoteKind.WORKER, "a", values[2], replaces=False)
     assert (first.is_kept, second.is_kept) == (True, False)
     assert abs(first.at - bench.clock.wall()) < 60
-    assert [(note.key, note.value) for note in await notes.page(NoteKind.WORKER, "", 10)] == [("a", "1")]
-    assert (await notes.put(NoteKind.WORKER, "a", "3", replaces=True)).is_kept
-    assert (await notes.put(NoteKind.WORKER, "b", "4", replaces=True)).is_kept
-    await notes.put(NoteKind.ENDED, "a", "another kind", replaces=False)
+    assert [(note.key, note.value) for note in await notes.page(NoteKind.WORKER, "", 10)] == [("a", values[1])]
+    assert (await notes.put(NoteKind.WORKER, "a", values[3], replaces=True)).is_kept
+    assert (await notes.put(NoteKind.WORKER, "b", values[4], replaces=True)).is_kept
+    await notes.put(NoteKind.ENDED, time_key(0), EndedAttempts(outcomes={}).encode(), replaces=False)
     found = await notes.page(NoteKind.WORKER, "", 10)
-    assert [(note.key, note.value) for note in found] == [("a", "3"), ("b", "4")]
+    assert [(note.key, note.value) for note in found] == [("a", values[3]), ("b", values[4])]
     assert all(0.0 <= note.age < 60 for note in found)
 
 
@@ -43,7 +45,7 @@ async def notes_are_listed_page_by_page_in_the_order_of_keys(bench: Bench) -> No
     notes = _of(bench)
     keys = ["Z", "a:1", "a:10", "a:2", "é", "0", "~"]
     for key in keys:
-        await notes.put(NoteKind.WORKER, key, key, replaces=False)
+        await notes.put(NoteKind.WORKER, key, _PRESENCE.encode(), replaces=False)
     assert isinstance(bench.backend, KeepsViews)
     views = await bench.entered(bench.backend.views())
     for size in (1, 3, MOST_NOTES):
@@ -65,28 +67,30 @@ async def notes_are_dropped_by_key_alone(bench: Bench) -> None:
     assert isinstance(other, Observed)
     others = other.observations()
     assert others is not None
+    first, second, third = map(time_key, range(0, 3 * MINUTE, MINUTE))
     for each in (notes, others):
-        for key in ("a", "b", "c"):
-            await each.put(NoteKind.DEPTH, key, "{}", replaces=False)
-    await notes.put(NoteKind.ENDED, "a", "{}", replaces=False)
+        for key in (first, second, third):
+            await each.put(NoteKind.DEPTH, key, DEPTH_MARK, replaces=False)
+    await notes.put(NoteKind.ENDED, first, EndedAttempts(outcomes={}).encode(), replaces=False)
     for _ in range(2):
-        await notes.drop(NoteKind.DEPTH, ["a", "c", "never there", "\0"])
-        assert [note.key for note in await notes.page(NoteKind.DEPTH, "", 10)] == ["b"]
+        await notes.drop(NoteKind.DEPTH, [first, third, "never there", "\0"])
+        assert [note.key for note in await notes.page(NoteKind.DEPTH, "", 10)] == [second]
     assert len(await notes.page(NoteKind.ENDED, "", 10)) == 1
     assert len(await others.page(NoteKind.DEPTH, "", 10)) == 3
     assert isinstance(bench.backend, Observed)
     of_other = bench.backend.observations(other.name)
     assert of_other is not None
-    await of_other.drop(NoteKind.DEPTH, ["b"])
-    assert [note.key for note in await others.page(NoteKind.DEPTH, "", 10)] == ["a", "c"]
+    await of_other.drop(NoteKind.DEPTH, [second])
+    assert [note.key for note in await others.page(NoteKind.DEPTH, "", 10)] == [first, third]
 
 
 @case("views")
 async def what_cannot_be_kept_is_refused(bench: Bench) -> None:
     """Without a change: a note too long, a key that no store holds, a page of none, a queue that is not there."""
-    notes = _of(bench)
+    notes, known = _of(bench), _PRESENCE.encode()
     for key, value in (
-        ("", "x"), ("k" * (MOST_KEY + 1), "x"), ("k", "v" * (MOST_VALUE + 1)), ("\0", "x"), ("k", "\ud800"),
+        ("", known), ("k" * (MOST_KEY + 1), known), ("k", known.ljust(MOST_VALUE + 1)), ("\0", known),
+        ("k", "\ud800"), ("k", "x"), ("k", known.replace("1700000000.0", "1e300")),
     ):  # fmt: skip
         with raises(ConfigurationError):
             await notes.put(NoteKind.WORKER, key, value, replaces=True)
@@ -96,14 +100,59 @@ async def what_cannot_be_kept_is_refused(bench: Bench) -> None:
     with raises(ConfigurationError):
         await notes.drop(NoteKind.WORKER, [])
     assert await notes.page(NoteKind.WORKER, "", 10) == []
-    await notes.put(NoteKind.WORKER, "k" * MOST_KEY, "v" * MOST_VALUE, replaces=True)
+    await notes.put(NoteKind.WORKER, "k" * MOST_KEY, known.ljust(MOST_VALUE), replaces=True)
     assert isinstance(bench.backend, Observed)
     missing = bench.backend.observations(bench.harness.queue_name())
     assert missing is not None
     with raises(QueueNotFound):
-        await missing.put(NoteKind.WORKER, "k", "v", replaces=True)
+        await missing.put(NoteKind.WORKER, "k", known, replaces=True)
     with raises(QueueNotFound):
         await missing.line()
+
+
+@case("views")
+async def a_note_that_nobody_could_read_is_refused(bench: Bench) -> None:
+    """Who may write one is weaker than who reads it: its figures are bounded, and its key is of its kind."""
+    notes, minute = _of(bench), time_key(start_of(bench.clock.wall()))
+    worker, change = _PRESENCE.encode(), QueueChange(at=1.7e9, by="ada", did="pause", count=3).encode()
+    ended, depth = EndedAttempts(outcomes={"failed": 3}).encode(), QueueDepth(counts={"ready": 3}).encode()
+    huge = "1" + "0" * 4000
+    for kind, key, value in (
+        (NoteKind.WORKER, "h:1", worker.replace("1700000000.0", "NaN")),
+        (NoteKind.WORKER, "h:1", worker.replace('"busy":1', f'"busy":{huge}')),
+        (NoteKind.WORKER, "h:1", worker.replace('"busy":1', '"busy":-1')),
+        (NoteKind.WORKER, "h:1", worker.replace('"busy":1', f'"busy":{2**53 + 1}')),
+        (NoteKind.ENDED, minute, ended.replace(":3", f":{huge}")),
+        (NoteKind.ENDED, minute, ended.replace(":3", ":-3")),
+        (NoteKind.ENDED, minute, "[" * 3000),
+        (NoteKind.ENDED, minute, "{}"),
+        (NoteKind.DEPTH, minute, depth.replace(":3", f":{huge}")),
+        (NoteKind.DEPTH, minute, depth.replace("null", "Infinity")),
+        (NoteKind.CHANGE, change_key(1.7e9), change.replace("1700000000.0", "1e300")),
+        (NoteKind.CHANGE, change_key(1.7e9), change.replace(":3", f":{huge}")),
+        *((NoteKind.ENDED, key, ended) for key in ("zzzz", "+5", "\uff11" * 10, f"{minute}\n", "1")),
+        (NoteKind.CHANGE, minute, change),
+    ):  # fmt: skip
+        with raises(ConfigurationError):
+            await notes.put(kind, key, value, replaces=True)
+    for kind in NoteKind:
+        assert await notes.page(kind, "", 10) == []
+
+
+@case("views")
+async def any_outcomes_of_a_minute_fit_into_a_note(bench: Bench) -> None:
+    """A worker may send any word: the first are told apart, jobq's own in any case, and none is lost."""
+    notes, now = _of(bench), bench.clock.wall()
+    for number in range(40):
+        await bench.pushed()
+        outcome = "succeeded" if number == 0 else f"{number}" * 10
+        attempt = Attempt(attempt=1, outcome=outcome, then="done", ended=now)
+        await (await bench.take()).settle(Complete(DONE, record=Record(attempt)))
+    await bench.recorded()
+    ended = await notes.ended(now - 60, bench.clock.wall() + 60)
+    assert (ended.total, ended.outcomes["succeeded"]) == (40, 1)
+    assert len(ended.outcomes) <= 25
+    await notes.put(NoteKind.ENDED, time_key(start_of(now)), ended.encode(), replaces=False)
 
 
 @case("views")

@@ -40,7 +40,7 @@ def test_its_owners_commands_find_the_token_and_nobody_else_is_let_in(jobq: Jobq
         assert "JOBQ_HTTP_TOKEN" in other
         token = own(server).read_text()
         assert jobq(spec, "size", env={"JOBQ_HOME": str(tmp_path / "other"), "JOBQ_HTTP_TOKEN": token}).code == 0
-        assert token.rpartition("_")[2] not in server.log.read_text() + other
+        assert token.rpartition("_")[2] not in server.logged() + other
         file = own(server)
         assert [stat.S_IMODE(each.stat().st_mode) for each in (file, file.parent)] == [0o600, 0o700]
         assert file.stat().st_uid == os.getuid()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jobq.task import Task
 from tests.fork_server import forked
 from tests.service.server import HttpServer, running
 
@@ -53,6 +54,7 @@ def tokens(spec: str) -> dict[str, str]:
 def server(spec: str, folder: Path, tokens: dict[str, str]) -> Iterator[HttpServer]:
     assert tokens  # made before it starts
     with running(spec, folder) as made:
+        made.settle_token = tokens["settle"]
         yield made
 
 
@@ -212,16 +214,79 @@ def test_the_audit_has_one_line_for_each_change(server: HttpServer, tokens: dict
     server.ask("POST", "/api/tasks", other, token=tokens["enqueue"])
     (pushed,) = changes()[before + 2 :]
     assert pushed["work"][1] == lines[0]["work"][0] != pushed["work"][0], "the same work, by any pusher at any time"
-    log = server.log.read_text()
+    log = server.logged()
     assert "canary" not in log
     assert not any(token.split("_", 2)[2] in log for token in tokens.values())
+
+
+def test_the_audit_names_each_task_of_a_change(server: HttpServer, tokens: dict[str, str]) -> None:
+    """However many there are, in lines of a bounded length: so who pushed a dead letter, or took it away, is found."""
+
+    def lines(did: str) -> list[dict[str, Any]]:
+        return [line for line in audit(server) if line["did"] == did and line["status"] == 202]
+
+    tasks = [{"command": f"echo {number}", "id": f"of-many-{number:04}"} for number in range(250)]
+    ids = [str(each["id"]) for each in tasks]
+    server.ask("PUT", "/api/queues/told", token=tokens["enqueue"])
+    server.ask("POST", "/api/tasks?queue=told", {"tasks": tasks}, token=tokens["enqueue"])
+    pushed = lines("POST /api/tasks")[-3:]
+    assert [len(line["ids"]) for line in pushed] == [len(line["work"]) for line in pushed] == [100, 100, 50]
+    assert [id_ for line in pushed for id_ in line["ids"]] == ids
+    works = [work for line in pushed for work in line["work"]]
+    assert works == [Task.new(**each).fingerprint().hex() for each in tasks]
+    assert {(line["count"], line["status"]) for line in pushed} == {(250, 202)}
+    queue = "/api/queues/told"
+    for who, verb in (("operate", "hasten"), ("operate", "redrive"), ("admin", "purge"), ("operate", "journal/cancel")):
+        server.ask("POST", f"{queue}/{verb}", {"ids": ids}, token=tokens[who])
+    for verb in ("hasten", "journal/cancel"):
+        found = lines(f"POST /api/queues/{{queue}}/{verb}")
+        assert [id_ for line in found for id_ in line["ids"]] == ids, verb
+    task = {"command": "true", "id": "to-be-buried"}
+    server.ask("POST", "/api/tasks?queue=told", {"tasks": [task]}, token=tokens["enqueue"])
+    (claimed,) = server.ask("POST", "/api/tasks/next?queue=told", CLAIM, token=tokens["lease"])[1]["tasks"]
+    letter = {"receipt": claimed["receipt"], "reason": "failed"}
+    server.ask("PUT", "/api/tasks/to-be-buried/dead-letter?queue=told", letter, token=tokens["settle"])
+    for who, verb in (("operate", "redrive"), ("admin", "purge")):
+        server.ask("POST", f"{queue}/{verb}", {"ids": ["to-be-buried", "never-there"]}, token=tokens[who])
+        found = lines(f"POST /api/queues/{{queue}}/{verb}")
+        assert found[-1]["ids"] == (["to-be-buried"] if verb == "redrive" else []), "what was done"
+
+
+def test_no_answer_names_the_place_of_the_store(tmp_path: Path) -> None:
+    """A5: not of a queue that was deleted under the service, nor of a file that is gone or no database any more."""
+    file = tmp_path / "jobs.db"
+    spec = f"sqlite://{file}/demo"
+    with running(spec, tmp_path) as server:
+        paths = server.ask("GET", "/openapi.json")[1]["paths"]
+        calls = [(method.upper(), path) for path, methods in paths.items() for method in methods if path != "/metrics"]
+        token = token_for(spec, *SCOPES)
+        server.ask("PUT", "/api/queues/gone", token=token)
+        server.ask("GET", "/api/queues/gone", token=token)
+        jobq(f"sqlite://{file}/gone", "delete", "--force")
+        answers = []
+
+        def ask_all() -> None:
+            for method, named in calls:
+                path = named.replace("{queue}", "gone").replace("{id}", "x").replace("{name}", "x")
+                where = path if "/queues/" in path else f"{path}?queue=gone"
+                answers.append(server.ask(method, where, {} if method in ("POST", "PUT") else None, token=token))
+
+        ask_all()
+        assert 404 in {status for status, _ in answers}
+        file.write_bytes(b"no database" * 1000)
+        ask_all()
+        file.unlink()
+        ask_all()
+    assert {404, 503} <= {status for status, _ in answers}
+    assert not [answer for answer in answers if str(tmp_path) in json.dumps(answer)]
 
 
 def test_refusals_and_tokens_are_in_the_audit(tmp_path: Path) -> None:
     """Who tried what, and with which token; one who floods the service does not flood its log."""
     place = f"sqlite://{tmp_path}/jobs.db/demo"
-    worker = token_for(place, "lease")
+    worker, settler = token_for(place, "lease"), token_for(place, "settle")
     with running(place, tmp_path, "--rate-limit", "20") as server:
+        server.settle_token = settler
 
         def lines(status: int) -> list[tuple[str, str]]:
             return [(line["caller"], line["did"]) for line in audit(server) if line.get("status") == status]
@@ -253,8 +318,8 @@ def test_refusals_and_tokens_are_in_the_audit(tmp_path: Path) -> None:
             if line["did"] == "GET /api/tasks" and "more" in line and line["caller"] == id_
         }
         assert counted == {status: statuses.count(status) - 1 for status in (403, 429)}
-        assert "canary" not in server.log.read_text()
-        assert worker.split("_", 2)[2] not in server.log.read_text()
+        assert "canary" not in server.logged()
+        assert worker.split("_", 2)[2] not in server.logged()
 
 
 def test_who_may_view_sees_no_values_of_variables(server: HttpServer, tokens: dict[str, str]) -> None:
@@ -328,11 +393,11 @@ def test_the_audit_has_changes_of_batches(server: HttpServer, tokens: dict[str, 
     ]
     assert [lines[0]["caller"], lines[3]["caller"]] == [tokens[who].split("_")[1] for who in ("enqueue", "operate")]
     assert lines[0]["work"] == pushed["work"]
-    assert "audited-canary" not in server.log.read_text()
+    assert "audited-canary" not in server.logged()
 
 
 def audit(server: HttpServer) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith('{"at"')]
+    return [json.loads(line) for line in server.logged().splitlines() if line.startswith('{"at"')]
 
 
 def test_without_tokens_a_page_of_another_name_gets_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jobq.journal.changes import QueueChange, change_key
 from jobq.journal.observing import CHANGES_KEPT
+from jobq.journal.presence import WorkerPresence
 from jobq.lease.store import Request
 from jobq.servable import PAGE_BYTES
 from jobq.server.tokens import Scope
@@ -22,7 +23,10 @@ from tests.service.server import HttpServer, running
 _SCOPES = tuple(map(str, Scope))
 _GIVEN_BY = {"watch": {"watch", "view", "read"}, "view": {"view", "read"}, "operate": {"operate", "admin"}}
 _CHANGE = QueueChange(at=1.7e9, by="somebody else", did="cancel", said="secret words").encode()
-_NOTE = {"key": "k", "value": "{}", "replaces": True}
+_NOTE = {"key": "0000000060", "value": "{}", "replaces": True}
+_WORKER = WorkerPresence(
+    holder="h:1", host="h", version="1", slots=1, busy=0, state="working", started=1.7e9
+).encode()  # fmt: skip
 _PUT_CHANGE = {"kind": "change", "key": change_key(1.7e9, "zz"), "value": _CHANGE, "replaces": True}
 # A body that is good, for each verb; and the scope that it wants.
 _BODIES: dict[str, dict[str, Any]] = {
@@ -42,7 +46,7 @@ _CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("views/notes", {"kind": "depth-of-hour"}, "watch"),
     ("views/notes", {"kind": "worker"}, "view"),
     ("views/notes", {"kind": "change"}, "view"),
-    ("notes/put", {"kind": "worker", **_NOTE}, "lease"),
+    ("notes/put", {"kind": "worker", **_NOTE, "value": _WORKER}, "lease"),
     ("notes/put", {"kind": "depth", **_NOTE}, "lease"),
     ("notes/put", _PUT_CHANGE, "operate"),
     ("notes/page", {"kind": "worker"}, "lease"),
