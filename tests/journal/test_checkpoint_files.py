@@ -23,6 +23,7 @@ from jobq.files.archive import ArchiveRefused, _digest, pack, unpack
 from jobq.files.file_store import place_at
 from jobq.files.folder_store import FolderStore
 from jobq.files.location import checked_place
+from jobq.files.remove_tree import remove_tree
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
@@ -222,6 +223,7 @@ async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.
 async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
     """An acknowledged checkpoint is never taken for none (S9), and no other task's files are."""
     async with FolderStore(tmp_path / "store") as place:
+        await place.scratch()
         for name, told in (("q/{id}/0.0.1-000001-00.tar", "are gone"), ("q/other/0.0.1-000001-00.tar", "another")):
             held = Held(tmp_path, place)
             stored = StoredCheckpoint("v", name.format(id=held.delivery.id)).encode()
@@ -232,6 +234,61 @@ async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
                     await held.checkpoints.restore()
             finally:
                 held.folder.close()
+
+
+async def test_a_store_without_its_mark_is_taken_for_one_that_is_not_mounted(tmp_path: Path) -> None:
+    """Tasks with a checkpoint were buried on each machine that had not mounted the share; they wait for it (S9)."""
+    store = tmp_path / "store"
+    store.mkdir()
+    async with FolderStore(store) as place:
+        assert list(store.iterdir()) == [], "a place for a share stays as empty as it was"
+        stored = StoredCheckpoint("v", "q/x/0.0.1-000001-00.tar").encode()
+        held = Held(tmp_path, place, task=Task.new(command="true", id="x"), checkpoint=stored)
+        try:
+            with pytest.raises(StartFailed, match="not mounted") as raised:
+                await held.checkpoints.restore()
+            assert raised.value.transient
+        finally:
+            held.folder.close()
+
+
+async def test_a_store_that_was_emptied_takes_files_again_unless_it_is_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`find STORE -delete` took the scratch folder along, and no running worker could save from then on."""
+    store = tmp_path / "store"
+    async with FolderStore(store) as place:
+        held = Held(tmp_path, place)
+        try:
+            await held.checkpoints.restore()
+            await held.checkpoints.checkpoint_folder()
+            remove_tree(store)
+            await held.checkpoints.checkpoint_folder()
+            assert len(_archives(store)) == 1
+            remove_tree(store)
+            monkeypatch.setattr(place, "_device", -1)  # a mount takes root: as if it had been another disk's
+            with pytest.raises(BackendUnavailable, match="not mounted"):
+                await held.checkpoints.checkpoint_folder()
+            assert not store.exists()
+        finally:
+            held.folder.close()
+
+
+async def test_what_befalls_the_workers_own_folder_is_no_missing_archive(tmp_path: Path) -> None:
+    """A task that removed it had all later tasks buried, since "the files of its checkpoint are gone: None"."""
+    async with FolderStore(tmp_path / "store") as place:
+        held = Held(tmp_path, place)
+
+        def gone() -> Path:
+            raise FileNotFoundError(2, "No such file or directory")
+
+        held.checkpoints._make_folder = gone
+        try:
+            with pytest.raises(StartFailed, match="cannot be had now") as raised:
+                await held.checkpoints.restore()
+            assert raised.value.transient
+        finally:
+            held.folder.close()
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:

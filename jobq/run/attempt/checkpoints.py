@@ -142,8 +142,8 @@ class AttemptCheckpoints:
             if self._owned is not None:  # nobody else has been in it so far
                 await in_thread(partial(self._owned.take, self._restored), "checkpoint")
                 self.folder = self._owned.path
-        except FileNotFoundError:
-            raise StartFailed(f"the files of its checkpoint are gone from the store: {name}") from None
+        except StartFailed:
+            raise
         except (BackendUnavailable, TimeoutError, OSError) as error:
             cause = getattr(error, "strerror", None) or str(error) or "no answer"
             raise StartFailed(f"the files of its checkpoint cannot be had now: {cause}", transient=True) from error
@@ -155,7 +155,12 @@ class AttemptCheckpoints:
             raise ArchiveRefused("the checkpoint names files that are another task's")
         fetched = self._make_folder() / "archive"
         try:
-            source = await archives.place.fetch(name, fetched)
+            try:
+                source = await archives.place.fetch(name, fetched)
+            except FileNotFoundError:
+                if not fetched.parent.is_dir():
+                    raise  # our own folder
+                raise StartFailed(f"the files of its checkpoint are gone from the store: {name}") from None
             digest = name.removesuffix(_ENDING).rpartition("-")[2]
             await in_thread(lambda: unpack(source, folder, archives.most_bytes, digest), "checkpoint")
         finally:
@@ -201,7 +206,9 @@ class AttemptCheckpoints:
             return True
 
     async def _put(self, archives: Archives, folder: Path) -> str:
-        scratch = archives.place.scratch or self._make_folder()
+        scratch, own = await archives.place.scratch(), None
+        if scratch is None:
+            scratch = own = self._make_folder()
         packed = scratch / secrets.token_hex(8)
         try:
             digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes, self._rights()), "checkpoint")
@@ -213,8 +220,8 @@ class AttemptCheckpoints:
         finally:
             with suppress(OSError):
                 packed.unlink(missing_ok=True)
-            if archives.place.scratch is None:
-                remove_tree(scratch)
+            if own is not None:
+                remove_tree(own)
 
     def _rights(self) -> AbstractContextManager[None] | None:
         owner = None if self._owned is None else self._owned.owner
