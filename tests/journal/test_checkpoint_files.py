@@ -506,3 +506,17 @@ def test_no_store(tmp_path: Path) -> None:
     assert (tmp_path / "code").read_text() == "3\n"
     assert "none" in told.out
     assert "--checkpoint-store" in told.out + told.err
+
+
+def test_a_worker_without_the_store_leaves_files_to_those_that_have_it(tmp_path: Path) -> None:
+    """It took the task again and again, and charged it a preemption each time (S7)."""
+    jobq = Jobq(tmp_path)
+    command = f'test $JOBQ_ATTEMPT = 1 || exit 0; cd "$JOBQ_CHECKPOINT_DIR"; touch x; {JOBQ} checkpoint --dir; exit 1'
+    jobq("demo", "push", "--max-preemptions", "0", "-c", command)
+    variables = {"JOBQ_CHECKPOINT_STORE": "store", "JOBQ_BACKOFF": "0s"}
+    jobq("demo", "pull", env=variables, code=None)
+    told = jobq("demo", "worker", env={"JOBQ_BACKOFF": "0s"})
+    assert "given no --checkpoint-store" in told.err
+    jobq("demo", "worker", "--idle-timeout", "1s", env=variables)
+    (size,) = jobq("demo", "size", "--json").objects
+    assert (size["visible"], size["scheduled"], size["dead"]) == (0, 0, 0)

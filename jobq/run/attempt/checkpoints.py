@@ -26,7 +26,7 @@ from jobq.files.rights_of import rights_of
 from jobq.files.threads import in_thread
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.process.spawner import StartFailed
+from jobq.run.process.spawner import Awaited, OtherKind, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 
@@ -124,14 +124,14 @@ class AttemptCheckpoints:
         """Make the folder, with the files that were saved last.
 
         Raises:
-            StartFailed: they cannot be had, and without them the task would begin anew (S9).
+            StartFailed: they cannot be had, and without them the task would begin anew (S9). Where it is only this
+                worker that cannot have them, OtherKind; where they may be had later, Awaited.
         """
         name = self._saved.archive
         if self._archives is None:
             if name is not None:
-                raise StartFailed(
-                    "its checkpoint has files, and this worker was given no --checkpoint-store to find them in",
-                    transient=True,
+                raise OtherKind(
+                    "its checkpoint has files, and this worker was given no --checkpoint-store to find them in"
                 )
             return
         try:
@@ -146,7 +146,7 @@ class AttemptCheckpoints:
             raise
         except (BackendUnavailable, TimeoutError, OSError) as error:
             cause = getattr(error, "strerror", None) or str(error) or "no answer"
-            raise StartFailed(f"the files of its checkpoint cannot be had now: {cause}", transient=True) from error
+            raise Awaited(f"the files of its checkpoint cannot be had now: {cause}") from error
         except JobqError as error:
             raise StartFailed(str(error)) from error
 
