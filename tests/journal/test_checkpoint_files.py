@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
-from jobq.run.process.spawner import StartFailed
+from jobq.run.process.spawner import OtherKind, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 from jobq.task import Task, new_id
@@ -355,6 +355,58 @@ def test_links_and_modes_come_back(tmp_path: Path) -> None:
     assert (target / "latest" / "run").read_text() == (target / "again").read_text() == "x"
     assert os.access(target / "sub" / "run", os.X_OK)
     assert (target / "empty").read_text() == ""
+
+
+@pytest.mark.parametrize("names_bytes", [2**20, 4000])
+def test_s9_what_is_saved_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_bytes: int) -> None:
+    """The names were bounded where they are read alone: a save was acknowledged that no attempt could ever restore."""
+    monkeypatch.setattr("jobq.files.archive._ALL_EXTENDED_BYTES", names_bytes)
+    source, target = tmp_path / "from", tmp_path / "to"
+    (source / "sub").mkdir(parents=True)
+    target.mkdir()
+    for name in (b"caf\xe9", b"line\nbreak", b" =", b"l" * 255):
+        (Path(os.fsdecode(os.fsencode(source) + b"/" + name))).write_bytes(name)
+    (source / "up").symlink_to("sub/../sub")
+    (source / "round").symlink_to("round")
+    for number in range(10):
+        (source / "sub" / f"{number}{'n' * 200}").touch()
+    with nullcontext() if names_bytes > 4000 else pytest.raises(ArchiveRefused, match="too long"):
+        digest = pack(source, tmp_path / "a", LIMIT)
+        unpack(tmp_path / "a", target, LIMIT, digest)
+        assert {path.name for path in target.iterdir()} == {path.name for path in source.iterdir()}
+
+
+def test_s9_a_path_that_only_fits_into_this_folder_is_refused(tmp_path: Path) -> None:
+    """Below a longer TMPDIR it would be longer than a path may be."""
+    source = tmp_path / "from"
+    source.mkdir()
+    descriptors = [os.open(source, os.O_RDONLY)]
+    for _ in range(20):
+        os.mkdir("d" * 195, dir_fd=descriptors[-1])
+        descriptors.append(os.open("d" * 195, os.O_RDONLY, dir_fd=descriptors[-1]))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with pytest.raises(ArchiveRefused, match="3900 bytes"):
+        pack(source, tmp_path / "a", LIMIT)
+
+
+async def test_a_worker_that_takes_less_leaves_the_task_to_others(tmp_path: Path) -> None:
+    """Its own JOBQ_CHECKPOINT_MAX buried what another one had saved (S9)."""
+    async with FolderStore(tmp_path / "store") as place:
+        saves = Held(tmp_path, place)
+        finds = Held(tmp_path, place, task=saves.delivery.task)
+        try:
+            await saves.checkpoints.restore()
+            assert saves.checkpoints.folder is not None
+            (saves.checkpoints.folder / "x").write_bytes(bytes(2000))
+            await saves.checkpoints.checkpoint_folder()
+            finds.checkpoints._saved = saves.checkpoints._saved
+            finds.checkpoints._archives = Archives(place, "q", 2000)
+            with pytest.raises(OtherKind, match="JOBQ_CHECKPOINT_MAX"):
+                await finds.checkpoints.restore()
+        finally:
+            saves.folder.close()
+            finds.folder.close()
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:

@@ -19,7 +19,7 @@ from typing import Final
 from jobq.backend import Backend, Delivery
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost
 from jobq.fencing import FencingNumber
-from jobq.files.archive import ArchiveRefused, pack, unpack
+from jobq.files.archive import ArchiveRefused, ArchiveTooLarge, pack, unpack
 from jobq.files.file_store import FileStore, place_at
 from jobq.files.remove_tree import remove_beside, remove_tree
 from jobq.files.rights_of import rights_of
@@ -144,6 +144,8 @@ class AttemptCheckpoints:
                 self.folder = self._owned.path
         except StartFailed:
             raise
+        except ArchiveTooLarge as error:
+            raise OtherKind(str(error)) from error
         except (BackendUnavailable, TimeoutError, OSError) as error:
             cause = getattr(error, "strerror", None) or str(error) or "no answer"
             raise Awaited(f"the files of its checkpoint cannot be had now: {cause}") from error
