@@ -91,8 +91,9 @@ class Batch:
 
     @property
     def is_to_be_finished(self) -> bool:
-        """Whether each of its tasks has ended, and that has not been acted on."""
-        return self.state is BatchState.SEALED and not self.unfinished
+        """Whether nothing of it runs, each of its tasks has ended or is to be canceled, and nobody has seen to that."""
+        left = self.counts.get("running", 0) if self.is_canceled else self.unfinished
+        return self.state is BatchState.SEALED and not left
 
     @property
     def seconds_left(self) -> float | None:

@@ -39,7 +39,7 @@ class BaseDelivery:
         self.lease = lease
         self.checkpoint_value = checkpoint
         self.journaled = journaled
-        self.cancel_requested = cancel_requested and journaled
+        self.cancel_requested = cancel_requested
 
     @cached_property
     def task(self) -> Task:

@@ -307,7 +307,7 @@ class PostgresBackend:
             has_news = partial(links.claimer.has_news, wanted, links.claimer.notes)
             is_last = self._clock.boottime() >= end
             rows = await self._claim(links, max_tasks, length, wanted, thorough=is_last, receipts=receipts)
-            if (receipts or self._keep is None) and any(row.cancel_requested for row in rows):
+            if receipts and any(row.cancel_requested for row in rows):
                 rows = [row for row in rows if not await self._ended_canceled(links, row)]
                 if not rows:
                     continue  # there may be others behind

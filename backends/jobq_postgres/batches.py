@@ -1,10 +1,12 @@
 """The protocol's face of a queue's batches."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, BatchState, Member, RoundNotice, check_too_late, checked_name, missing, rounds_of
+from jobq.errors import JobqError
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
 from jobq_postgres.connections import Connections
@@ -73,11 +75,17 @@ class PostgresBatches:
         return await self._sealed(name, canceled=True)
 
     async def find(self, name: str) -> Batch:
-        """Return it, counted, with its rate; what whoever ended its last task has left is done first."""
+        """Return it, counted, with its rate; what nobody has seen to of its end is done first.
+
+        That is what whoever ended its last task has left, and what a worker held that died when it was to end it.
+        """
         links = await self._links()
         found = await self._found(links, name, batch_rows.find_with_rate)
         if found.is_to_be_finished:
             number = await links.look(lambda connection: connection.fetchval(batch_rows.NUMBER, links.queue, name))
+            if found.unfinished:  # nothing in the outbox says that a lease has run out
+                with suppress(JobqError):  # this role may only look
+                    await links.look(lambda connection: connection.execute(advance.TELL, links.queue, number))
             await links.advance(number)  # as far as this role may
             found = await self._found(links, name, batch_rows.find_with_rate)
         return found

@@ -70,7 +70,7 @@ class PostgresDelivery(BaseDelivery):
         """Extend the lease from now."""
         sign = None if beat is None or not self.journaled else beat.encode()
         canceled = await self._run("renew", lease, sign)
-        return Renewed(cancel=canceled and self.journaled)
+        return Renewed(cancel=canceled)
 
     async def settle(self, settlement: Settlement, said: str = "") -> None:
         """End the delivery, in one statement (S6).

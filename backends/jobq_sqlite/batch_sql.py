@@ -5,6 +5,7 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from jobq.batch_plan import Plan, under_another_id
@@ -58,7 +59,9 @@ IS_LEFT: Final = (
     " OR EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'scheduled')"
     " OR EXISTS (SELECT 1 FROM task WHERE batch_id = :batch AND state = 'leased')"
 )
-WAITING: Final = "SELECT seq FROM task WHERE batch_id = ? AND state IN ('ready', 'scheduled') LIMIT ?"
+WAITING: Final = (
+    f"SELECT {journal_writer.LEASED_COLUMNS} FROM task WHERE batch_id = :batch AND {journal_writer.WAITS} LIMIT :limit"  # noqa: S608 - as above
+)
 ASK_RUNNING: Final = "UPDATE task SET cancel_requested = 1 WHERE batch_id = ? AND state = 'leased'"
 MEMBERS: Final = (
     "SELECT id, state, outcome, available_at <= :wall, coalesce(expires_at, 0) > :boottime, params FROM task"
@@ -219,8 +222,10 @@ def _sealed(database: sqlite3.Connection, queue: int, name: str, now: Now) -> in
 def _canceled(database: sqlite3.Connection, batch: int, now: Now) -> bool:
     """Cancel some; return whether none is left that waits."""
     database.execute(ASK_RUNNING, (batch,))
-    waiting = [row[0] for row in database.execute(WAITING, (batch, ROWS_AT_ONCE))]
-    done = some(waiting, lambda seq: database.execute(journal_writer.CANCEL_IDLE, (now.wall, seq)), now.bulk_until)
+    values = {"batch": batch, "boottime": now.boottime, "limit": ROWS_AT_ONCE}
+    waiting = database.execute(WAITING, values).fetchall()
+    cancel_one = partial(journal_writer.cancel_waiting, database, boottime=now.boottime, wall=now.wall)
+    done = some(waiting, cancel_one, now.bulk_until)
     return len(done) == len(waiting) < ROWS_AT_ONCE
 
 

@@ -68,7 +68,7 @@ class SqliteDelivery(BaseDelivery):
         sign = None if beat is None or not self.journaled else beat.encode()
         canceled = await self._run(lambda database, now: task_sql.renew(database, row, seconds, now, sign))
         self._changed()  # the new end may be nearer than the one that waiters know
-        return Renewed(cancel=canceled and self.journaled)
+        return Renewed(cancel=canceled)
 
     async def settle(self, settlement: Settlement, said: str = "") -> None:
         """End the delivery, in one UPDATE (S6).

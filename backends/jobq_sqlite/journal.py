@@ -181,22 +181,18 @@ class SqliteJournal:
 def _cancel(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> Canceled:
     confirm(database, queue)
     row = database.execute(
-        "SELECT seq, state, deliveries, holder, started_at, expires_at, outcome FROM task"
-        " WHERE queue_id = ? AND id = ?",
+        f"SELECT state, outcome, {journal_writer.LEASED_COLUMNS} FROM task WHERE queue_id = ? AND id = ?",  # noqa: S608 - as above
         (queue, task_id),
     ).fetchone()
     if row is None:
         return Canceled.UNKNOWN
-    seq, state, deliveries, holder, started_at, expires_at, outcome = row
-    if state == "leased" and expires_at > now.boottime:
-        database.execute(_CANCEL_RUNNING, (seq,))
+    state, outcome, *leased = row
+    if state == "leased" and leased[-1] > now.boottime:
+        database.execute(_CANCEL_RUNNING, leased[:1])
         return Canceled.STOPPING
-    if state == "leased":
-        journal_writer.note_lost(database, [(seq, deliveries, holder, started_at, expires_at)], now.boottime, now.wall)
-        database.execute("UPDATE task SET state = 'ready' WHERE seq = ?", (seq,))
-    elif state not in ("ready", "scheduled"):
+    if state in ("done", "dead"):
         return Canceled.CANCELED if outcome == "canceled" else Canceled.ENDED
-    database.execute(journal_writer.CANCEL_IDLE, (now.wall, seq))
+    journal_writer.cancel_waiting(database, tuple(leased), now.boottime, now.wall)
     return Canceled.CANCELED
 
 

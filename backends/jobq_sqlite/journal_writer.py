@@ -25,10 +25,12 @@ _CANCELED: Final = (
     "UPDATE task SET state = 'done', outcome = 'canceled', body = x'', checkpoint = NULL, finished_at = ?,"
     " receipt = NULL, expires_at = NULL, holder = NULL, beat = NULL"
 )
-# What nobody runs; a leased one is left to its worker.
+# What nobody runs, whether or not its lease, which has run out, was seen to.
+WAITS: Final = "(state IN ('ready', 'scheduled') OR state = 'leased' AND expires_at <= :boottime)"
 CANCEL_IDLE: Final = f"{_CANCELED} WHERE seq = ? AND state IN ('ready', 'scheduled')"
 CANCEL_LEASED: Final = f"{_CANCELED} WHERE state = 'leased' AND cancel_requested"  # of another boot
 CANCEL: Final = f"{_CANCELED} WHERE seq = ?"
+LEASED_COLUMNS: Final = "seq, deliveries, holder, started_at, expires_at"  # as `note_lost` takes them
 
 
 def text_of(text: str) -> str:
@@ -74,6 +76,14 @@ def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boo
             detail="its lease ran out without a word: the worker died, or lost it",
         )
         database.execute(_NOTE, (deliveries, record.outcome, record.ended, record.encode(), "", seq))
+
+
+def cancel_waiting(database: sqlite3.Connection, row: tuple[Any, ...], boottime: float, wall: float) -> None:
+    """Cancel a task that `WAITS`, given as LEASED_COLUMNS; if it was leased with a journal, that end is recorded."""
+    seq, _, holder, *_ = row
+    if holder is not None:
+        note_lost(database, [row], boottime, wall)
+    database.execute(CANCEL, (wall, seq))
 
 
 def trim(database: sqlite3.Connection, queue: int, trimming: JournalCap, now: float) -> None:

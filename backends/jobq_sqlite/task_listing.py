@@ -4,11 +4,12 @@ import sqlite3
 from typing import Any, Final
 
 from jobq.servable import Document, Kind, ListedTask
+from jobq_sqlite.journal_writer import WAITS
 from jobq_sqlite.task_sql import DELETED, Now
 
 _WHICH: Final = {
     Kind.ALL: "true",
-    Kind.WAITING: "(state IN ('ready', 'scheduled') OR state = 'leased' AND expires_at <= :boottime)",
+    Kind.WAITING: WAITS,
     Kind.STARTED: "state = 'leased' AND expires_at > :boottime",
     Kind.PROCESSED: "state = 'done'",
     Kind.DEAD: "state = 'dead'",

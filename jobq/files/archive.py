@@ -1,7 +1,8 @@
 """A folder as one archive (tar, as it is), and back; neither trusts what it finds.
 
 Regular files, folders and links are kept. Links are never followed: they are made last, when nothing is written any
-more, so no member is written through one; on top of that each member must pass tarfile's own filter for data.
+more, so no member is written through one; on top of that each member must pass tarfile's own filter for data. What one
+archive may hold is bounded alike when it is written and when it is read (`_Bounds`), so what was saved can be restored.
 """
 
 import errno
@@ -33,10 +34,37 @@ _OF_ITS_NAMES: Final = frozenset(
 )
 _EXTENDED_BYTES: Final = 64 * 1024  # of one
 _ALL_EXTENDED_BYTES: Final = 64 * 1024 * 1024
+_NAME_BYTES: Final = 3900  # with the folder that it is restored to, whichever that is, a path has 4095
 
 
 class ArchiveRefused(ConfigurationError):
     """A folder that cannot be saved, or an archive that cannot be restored; says why."""
+
+
+class ArchiveTooLarge(ArchiveRefused):
+    """It holds more than this worker takes; another one may take more."""
+
+
+class _Bounds:
+    """How much one archive may hold, when it is written and when it is read."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = self._left = most_bytes
+        self._extended_left = _ALL_EXTENDED_BYTES
+
+    def add(self, size: int) -> None:
+        """Count a member; raise ArchiveTooLarge."""
+        self._left -= size + _MEMBER_BYTES
+        if self._left < 0:
+            raise ArchiveTooLarge(
+                f"the files of the checkpoint are more than {sizes.show(self._most)} (JOBQ_CHECKPOINT_MAX)"
+            )
+
+    def add_extended(self, size: int) -> None:
+        """Count an extended header; raise ArchiveRefused."""
+        self._extended_left -= max(0, size)
+        if not 0 <= size <= _EXTENDED_BYTES or self._extended_left < 0:
+            raise ArchiveRefused("the names of the files of the checkpoint are too long, each or all together")
 
 
 def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextManager[None] | None = None) -> str:
@@ -49,20 +77,16 @@ def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextMan
         rights: entered to read it; the target is this process's own.
 
     Raises:
-        ArchiveRefused: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out.
+        ArchiveRefused: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out,
+            names that are too long.
         OSError: the disk is full, or the folder changed meanwhile.
     """
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w+b") as stream:
         with rights or nullcontext(), tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            left = most_bytes
+            bounds = _Bounds(most_bytes)
             for path in _below(folder, _MOST_DEEP):
-                left -= _add(archive, folder, path, left) + _MEMBER_BYTES
-                if left < 0:
-                    raise ArchiveRefused(
-                        f"the checkpoint folder holds more than {sizes.show(most_bytes)} (JOBQ_CHECKPOINT_MAX);"
-                        " nothing was saved"
-                    )
+                _add(archive, folder, path, bounds)
         stream.flush()
         stream.seek(0)
         return _digest(stream)
@@ -83,17 +107,20 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _below(path, depth - 1)
 
 
-def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
-    """Add one entry, and return its size; one that is larger than what is left is not written at all (S11)."""
+def _add(archive: tarfile.TarFile, folder: Path, path: Path, bounds: _Bounds) -> None:
+    """Add one entry; one that is larger than what is left is not written at all (S11)."""
     name = path.relative_to(folder).as_posix()
+    if len(os.fsencode(name)) > _NAME_BYTES:
+        raise ArchiveRefused(f"{name[:100]!a}... has a path of more than {_NAME_BYTES} bytes; nothing was saved")
     kind = path.lstat().st_mode
     if not stat.S_ISREG(kind):
         info = archive.gettarinfo(path, arcname=name)
         if info is None:
             raise ArchiveRefused(f"{name!a} in the checkpoint folder is no file that can be kept; nothing was saved")
         _check(info, folder)
+        _count(archive, info, bounds)
         archive.addfile(info)
-        return 0
+        return
     # Opened once and never through a link: it may be another file by now, or a pipe that would hold this thread.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as stream:
@@ -101,9 +128,15 @@ def _add(archive: tarfile.TarFile, folder: Path, path: Path, left: int) -> int:
         if info.islnk():  # the second name of a file: kept as a file of its own
             info.type, info.linkname, info.size = tarfile.REGTYPE, "", os.fstat(descriptor).st_size
         _check(info, folder)
-        if info.size <= left:
-            archive.addfile(info, stream)
-        return info.size
+        _count(archive, info, bounds)
+        archive.addfile(info, stream)
+
+
+def _count(archive: tarfile.TarFile, info: tarfile.TarInfo, bounds: _Bounds) -> None:
+    bounds.add(info.size)
+    header = len(info.tobuf(archive.format, archive.encoding, archive.errors))
+    if header > _MEMBER_BYTES:
+        bounds.add_extended(header - 2 * _MEMBER_BYTES)  # without the two headers of the extended one and the member
 
 
 def _check(info: tarfile.TarInfo, folder: Path) -> None:
@@ -125,8 +158,9 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
         digest: what `pack` returned.
 
     Raises:
+        ArchiveTooLarge: more than that would come out of it.
         ArchiveRefused: it is not the archive that was saved, or would write elsewhere.
-        OSError: the disk is full.
+        OSError: the disk is full, or the folder is gone.
     """
     with source.open("rb") as stream:
         if _digest(stream) != digest:
@@ -137,20 +171,18 @@ def unpack(source: Path, folder: Path, most_bytes: int, digest: str) -> None:
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # as tarfile reads what is none
             raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error}") from None
         except OSError as error:
-            if error.errno not in _OF_ITS_NAMES:
+            if error.errno not in _OF_ITS_NAMES or not folder.is_dir():
                 raise
             raise ArchiveRefused(f"the archive of the checkpoint cannot be restored: {error.strerror}") from None
 
 
 def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
     links: list[tarfile.TarInfo] = []
-    left = most_bytes
-    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_bounded_headers()) as archive:
+    bounds = _Bounds(most_bytes)
+    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_bounded_headers(bounds)) as archive:
         for member in archive:
             _check(member, folder)
-            left -= member.size + _MEMBER_BYTES
-            if left < 0:
-                raise ArchiveRefused(f"the archive of the checkpoint holds more than {sizes.show(most_bytes)}")
+            bounds.add(member.size)
             if member.issym():
                 links.append(member)
             else:
@@ -168,19 +200,15 @@ def _unpack(stream: IO[bytes], folder: Path, most_bytes: int) -> None:
             raise ArchiveRefused(f"{link.name!a} in the archive of the checkpoint leads out of its folder")
 
 
-def _bounded_headers() -> type[tarfile.TarInfo]:
+def _bounded_headers(bounds: _Bounds) -> type[tarfile.TarInfo]:
     """Return how one archive's headers are read: those that are too long are refused before."""
-    left = _ALL_EXTENDED_BYTES
 
     class Header(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-            nonlocal left
             info = super().frombuf(buf, encoding, errors)
             if info.type in _EXTENDED:
-                left -= max(0, info.size)
-                if not 0 <= info.size <= _EXTENDED_BYTES or left < 0:
-                    raise ArchiveRefused("the archive of the checkpoint has a header that is too long")
+                bounds.add_extended(info.size)
             return info
 
     return Header

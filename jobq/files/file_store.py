@@ -22,14 +22,13 @@ class FileStore(Protocol):
     Every verb may raise BackendUnavailable (it was not done as far as is known; repeating is safe) and AccessDenied.
     """
 
-    @property
-    def scratch(self) -> Path | None:
-        """A folder from which `put` moves a file without copying it; None = any will do."""
-        ...
-
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def scratch(self) -> Path | None:
+        """Return a folder from which `put` moves a file without copying it; None = any will do."""
+        ...
 
     async def put(self, name: str, source: Path) -> None:
         """Keep a file under a name that was never used; durable and whole, or not there. The source may be moved."""

@@ -1,5 +1,10 @@
-"""A folder, perhaps on a share: what is put there is whole and synced, or not there."""
+"""A folder, perhaps on a share: what is put there is whole and synced, or not there.
 
+Its scratch folder is also its mark, made with the first file. A folder without it may be the empty place where the
+share is not mounted, so what is not found there is not said to be gone.
+"""
+
+import errno
 import os
 import secrets
 import shutil
@@ -15,6 +20,7 @@ from jobq.files.threads import in_thread
 T = TypeVar("T")
 _SCRATCH: Final = ".jobq-scratch"
 _STALE_SECONDS: Final = 86400.0  # what lies in the scratch folder for so long is of a worker that was killed
+_NOT_MOUNTED: Final = f"it is not mounted, or all in it was removed: it has no {_SCRATCH}"
 PATIENCE_SECONDS: Final = 600.0  # for one file; a share that hangs answers never
 
 
@@ -27,11 +33,13 @@ class FolderStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._mark = root / _SCRATCH
+        self._device = 0
 
-    @property
-    def scratch(self) -> Path | None:
-        """A folder beside the files: moving from there is one step."""
-        return self._root / _SCRATCH
+    async def scratch(self) -> Path | None:
+        """Return a folder beside the files: moving from there is one step."""
+        await self._do(self._ready)
+        return self._mark
 
     async def __aenter__(self) -> Self:
         await self._do(self._open)
@@ -41,11 +49,28 @@ class FolderStore:
         return None
 
     def _open(self) -> None:
-        self._make(self._root / _SCRATCH)
-        for left in os.scandir(self._root / _SCRATCH):
-            with suppress(OSError):
-                if time.time() - left.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
-                    Path(left.path).unlink()
+        if self._mark.is_dir():
+            for left in os.scandir(self._mark):
+                with suppress(OSError):
+                    if time.time() - left.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
+                        Path(left.path).unlink()
+        folder = self._made_part()
+        self._device = folder.stat().st_dev
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _made_part(self) -> Path:
+        """Return the folder, or that above it which is there."""
+        return next(each for each in (self._root.absolute(), *self._root.absolute().parents) if each.exists())
+
+    def _ready(self) -> None:
+        """Make the folder and its mark where they are missing, unless that is because the share is not mounted."""
+        if not self._mark.is_dir():
+            if self._made_part().stat().st_dev != self._device:
+                raise OSError(errno.ENODEV, _NOT_MOUNTED)
+            self._make(self._mark)
 
     def _make(self, folder: Path) -> None:
         """Make a folder, the root or one below it, and those between: for this user alone each of them."""
@@ -60,10 +85,11 @@ class FolderStore:
         await self._do(lambda: self._put(name, source))
 
     def _put(self, name: str, source: Path) -> None:
+        self._ready()
         target = self._root / name
         self._make(target.parent)
         if source.stat().st_dev != self._root.stat().st_dev:
-            copied = self._root / _SCRATCH / secrets.token_hex(8)
+            copied = self._mark / secrets.token_hex(8)
             shutil.copyfile(source, copied)
             source = copied
         _sync(source)
@@ -74,6 +100,8 @@ class FolderStore:
         """Return its own path."""
 
         def look() -> Path:
+            if not (self._root / name).exists() and not self._mark.is_dir():
+                raise OSError(errno.ENODEV, _NOT_MOUNTED)
             (self._root / name).stat()
             return self._root / name
 

@@ -8,6 +8,9 @@ it goes back uncharged, and when it comes again and again, or so many different 
 One program that is missing in many tasks says more of them than of the machine. What has come back so twenty times
 pays: workers that are started again and again must not try it for ever.
 
+A start that fails since the machine is short of something (descriptors, processes, a temporary folder) is charged to no
+task. The worker takes nothing for a while, longer each time; when that goes on and nothing runs here, it ends.
+
 A task that failed is not settled at once: its lease is kept a little, so that, should the breaker trip, it goes back
 with its retries whole. The wait is part of its backoff and costs it nothing.
 """
@@ -24,6 +27,8 @@ LATELY_SECONDS: Final = 600.0  # for so long a success speaks for the machine
 _MOST_SUCCESSES: Final = 4  # so many times the limit of them count: a machine that breaks is blamed all the same
 _MOST_TRIES: Final = 3  # of one task, while others come that may be started
 MOST_RESTARTS: Final = 20  # so often what cannot be started goes back at no cost: then no machine has it (S7, L1)
+SHORT_SECONDS: Final = 15.0  # of a machine that is short of what a start needs, until its worker ends
+_LONGEST_PAUSE: Final = 8.0  # until it looks again
 MOST_BLAMES: Final = 3  # so often a task is given back at no cost: then it has failed on several machines
 
 
@@ -38,6 +43,8 @@ class Breaker:
         tripped: the machine is to blame.
         failures: how many different tasks said so.
         cause: what they said, in plain words.
+        pause_until: nothing may be taken until then; boottime in seconds.
+        shortage: what the machine is short of, in plain words.
     """
 
     def __init__(self, limit: int, clock: Clock) -> None:
@@ -51,10 +58,38 @@ class Breaker:
         self._successes: deque[float] = deque(maxlen=_MOST_SUCCESSES * limit)  # boottime in seconds, oldest first
         self._streak: dict[str, asyncio.Future[bool]] = {}
         self._nothing_to_compare = False
+        self._running = 0
+        self._pauses = 0
+        self._short_since = 0.0
+        self.pause_until = 0.0
+        self.shortage = ""
 
     def started(self) -> None:
         """Note that a task was started: another that cannot be pays for itself."""
         self._not_started = None
+        self._running += 1
+        self._pauses = 0
+
+    def ended(self) -> None:
+        """Note that nothing runs any more of a task that was started."""
+        self._running -= 1
+
+    def falls_short(self, why: str) -> None:
+        """Note that a start failed for want of something of the machine's.
+
+        Args:
+            why: in plain words.
+        """
+        now = self._clock.boottime()
+        if self._pauses and now < self.pause_until:
+            return  # it was tried together with the one before
+        if not self._pauses:
+            self._short_since = now
+        self.shortage = why
+        self.pause_until = now + min(2.0**self._pauses, _LONGEST_PAUSE)
+        self._pauses += 1
+        if not self._running and now - self._short_since >= SHORT_SECONDS:
+            self._trip(self._pauses, f"nothing could be started here for {now - self._short_since:.0f} s: {why}")
 
     def blames_for_start(self, task: Task, why: str) -> bool:
         """Count a start that failed; return whether the task is to go back uncharged, since nothing was started here.

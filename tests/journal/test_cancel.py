@@ -1,14 +1,17 @@
 """`cancel`: what waits will not run, what runs is stopped with the next heartbeat, and its submitter is told."""
 
+import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from jobq.backend import Backend
 from jobq.journal.records import TaskState
 from jobq.journal.store import journal_of
 from jobq.pausing import mark_of, pausable
+from tests.cli.conftest import Jobq, eventually
 
-from .conftest import Place, everywhere
+from .conftest import SHORT, Place, everywhere
 
 
 @everywhere
@@ -53,6 +56,31 @@ def test_what_runs_is_stopped_within_a_heartbeat_and_the_grace(place: Place) -> 
     assert (waiting.returncode, b'"outcome": "canceled"' in out) == (128 + 9, True)
     place.until(neighbour, lambda record: record.state is TaskState.SUCCEEDED)
     assert (place.jobq.folder / "done").exists()
+
+
+def test_a_worker_without_a_journal_hears_of_it(tmp_path: Path) -> None:
+    """It got the wish with each renewal and threw it away: `batch cancel` stopped nothing that such a worker ran."""
+    jobq = Jobq(tmp_path)
+    jobq("demo", "push", "--id", "x", "-c", "touch runs; sleep 60")
+    worker = jobq.start("demo", "worker", env=SHORT | {"JOBQ_JOURNAL": "off"}, stdin=-3, stdout=-3, stderr=-3)
+    eventually((tmp_path / "runs").exists)
+    assert "asked the worker" in jobq("demo", "cancel", "x").out
+    assert worker.wait(20) == 0
+    assert jobq("demo", "cancel", "x").err == "x was canceled already\n"
+
+
+def test_what_was_asked_to_stop_and_runs_is_not_said_to_be_canceled(tmp_path: Path) -> None:
+    jobq = Jobq(tmp_path)
+    jobq("demo", "push", "--id", "x", "-c", "touch runs; sleep 60")
+    worker = jobq.start(
+        "demo", "worker", env={"JOBQ_JOURNAL": "off"}, stdin=-3, stdout=-3, stderr=-3
+    )  # renews in minutes
+    eventually((tmp_path / "runs").exists)
+    jobq("demo", "cancel", "x")
+    assert jobq("demo", "cancel", "x").err == "x still runs: its worker was asked to stop it already\n"
+    worker.send_signal(signal.SIGINT)
+    worker.send_signal(signal.SIGINT)
+    worker.wait(20)
 
 
 @everywhere

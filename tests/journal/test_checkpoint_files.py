@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,13 @@ from jobq.files.archive import ArchiveRefused, _digest, pack, unpack
 from jobq.files.file_store import place_at
 from jobq.files.folder_store import FolderStore
 from jobq.files.location import checked_place
+from jobq.files.remove_tree import remove_tree
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.timing import LeaseTiming
 from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
-from jobq.run.process.spawner import StartFailed
+from jobq.run.process.spawner import OtherKind, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 from jobq.task import Task, new_id
@@ -222,6 +223,7 @@ async def test_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.
 async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
     """An acknowledged checkpoint is never taken for none (S9), and no other task's files are."""
     async with FolderStore(tmp_path / "store") as place:
+        await place.scratch()
         for name, told in (("q/{id}/0.0.1-000001-00.tar", "are gone"), ("q/other/0.0.1-000001-00.tar", "another")):
             held = Held(tmp_path, place)
             stored = StoredCheckpoint("v", name.format(id=held.delivery.id)).encode()
@@ -232,6 +234,61 @@ async def test_files_that_are_gone_start_no_task(tmp_path: Path) -> None:
                     await held.checkpoints.restore()
             finally:
                 held.folder.close()
+
+
+async def test_a_store_without_its_mark_is_taken_for_one_that_is_not_mounted(tmp_path: Path) -> None:
+    """Tasks with a checkpoint were buried on each machine that had not mounted the share; they wait for it (S9)."""
+    store = tmp_path / "store"
+    store.mkdir()
+    async with FolderStore(store) as place:
+        assert list(store.iterdir()) == [], "a place for a share stays as empty as it was"
+        stored = StoredCheckpoint("v", "q/x/0.0.1-000001-00.tar").encode()
+        held = Held(tmp_path, place, task=Task.new(command="true", id="x"), checkpoint=stored)
+        try:
+            with pytest.raises(StartFailed, match="not mounted") as raised:
+                await held.checkpoints.restore()
+            assert raised.value.transient
+        finally:
+            held.folder.close()
+
+
+async def test_a_store_that_was_emptied_takes_files_again_unless_it_is_another_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`find STORE -delete` took the scratch folder along, and no running worker could save from then on."""
+    store = tmp_path / "store"
+    async with FolderStore(store) as place:
+        held = Held(tmp_path, place)
+        try:
+            await held.checkpoints.restore()
+            await held.checkpoints.checkpoint_folder()
+            remove_tree(store)
+            await held.checkpoints.checkpoint_folder()
+            assert len(_archives(store)) == 1
+            remove_tree(store)
+            monkeypatch.setattr(place, "_device", -1)  # a mount takes root: as if it had been another disk's
+            with pytest.raises(BackendUnavailable, match="not mounted"):
+                await held.checkpoints.checkpoint_folder()
+            assert not store.exists()
+        finally:
+            held.folder.close()
+
+
+async def test_what_befalls_the_workers_own_folder_is_no_missing_archive(tmp_path: Path) -> None:
+    """A task that removed it had all later tasks buried, since "the files of its checkpoint are gone: None"."""
+    async with FolderStore(tmp_path / "store") as place:
+        held = Held(tmp_path, place)
+
+        def gone() -> Path:
+            raise FileNotFoundError(2, "No such file or directory")
+
+        held.checkpoints._make_folder = gone
+        try:
+            with pytest.raises(StartFailed, match="cannot be had now") as raised:
+                await held.checkpoints.restore()
+            assert raised.value.transient
+        finally:
+            held.folder.close()
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
@@ -298,6 +355,58 @@ def test_links_and_modes_come_back(tmp_path: Path) -> None:
     assert (target / "latest" / "run").read_text() == (target / "again").read_text() == "x"
     assert os.access(target / "sub" / "run", os.X_OK)
     assert (target / "empty").read_text() == ""
+
+
+@pytest.mark.parametrize("names_bytes", [2**20, 4000])
+def test_s9_what_is_saved_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_bytes: int) -> None:
+    """The names were bounded where they are read alone: a save was acknowledged that no attempt could ever restore."""
+    monkeypatch.setattr("jobq.files.archive._ALL_EXTENDED_BYTES", names_bytes)
+    source, target = tmp_path / "from", tmp_path / "to"
+    (source / "sub").mkdir(parents=True)
+    target.mkdir()
+    for name in (b"caf\xe9", b"line\nbreak", b" =", b"l" * 255):
+        (Path(os.fsdecode(os.fsencode(source) + b"/" + name))).write_bytes(name)
+    (source / "up").symlink_to("sub/../sub")
+    (source / "round").symlink_to("round")
+    for number in range(10):
+        (source / "sub" / f"{number}{'n' * 200}").touch()
+    with nullcontext() if names_bytes > 4000 else pytest.raises(ArchiveRefused, match="too long"):
+        digest = pack(source, tmp_path / "a", LIMIT)
+        unpack(tmp_path / "a", target, LIMIT, digest)
+        assert {path.name for path in target.iterdir()} == {path.name for path in source.iterdir()}
+
+
+def test_s9_a_path_that_only_fits_into_this_folder_is_refused(tmp_path: Path) -> None:
+    """Below a longer TMPDIR it would be longer than a path may be."""
+    source = tmp_path / "from"
+    source.mkdir()
+    descriptors = [os.open(source, os.O_RDONLY)]
+    for _ in range(20):
+        os.mkdir("d" * 195, dir_fd=descriptors[-1])
+        descriptors.append(os.open("d" * 195, os.O_RDONLY, dir_fd=descriptors[-1]))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with pytest.raises(ArchiveRefused, match="3900 bytes"):
+        pack(source, tmp_path / "a", LIMIT)
+
+
+async def test_a_worker_that_takes_less_leaves_the_task_to_others(tmp_path: Path) -> None:
+    """Its own JOBQ_CHECKPOINT_MAX buried what another one had saved (S9)."""
+    async with FolderStore(tmp_path / "store") as place:
+        saves = Held(tmp_path, place)
+        finds = Held(tmp_path, place, task=saves.delivery.task)
+        try:
+            await saves.checkpoints.restore()
+            assert saves.checkpoints.folder is not None
+            (saves.checkpoints.folder / "x").write_bytes(bytes(2000))
+            await saves.checkpoints.checkpoint_folder()
+            finds.checkpoints._saved = saves.checkpoints._saved
+            finds.checkpoints._archives = Archives(place, "q", 2000)
+            with pytest.raises(OtherKind, match="JOBQ_CHECKPOINT_MAX"):
+                await finds.checkpoints.restore()
+        finally:
+            saves.folder.close()
+            finds.folder.close()
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
@@ -449,3 +558,17 @@ def test_no_store(tmp_path: Path) -> None:
     assert (tmp_path / "code").read_text() == "3\n"
     assert "none" in told.out
     assert "--checkpoint-store" in told.out + told.err
+
+
+def test_a_worker_without_the_store_leaves_files_to_those_that_have_it(tmp_path: Path) -> None:
+    """It took the task again and again, and charged it a preemption each time (S7)."""
+    jobq = Jobq(tmp_path)
+    command = f'test $JOBQ_ATTEMPT = 1 || exit 0; cd "$JOBQ_CHECKPOINT_DIR"; touch x; {JOBQ} checkpoint --dir; exit 1'
+    jobq("demo", "push", "--max-preemptions", "0", "-c", command)
+    variables = {"JOBQ_CHECKPOINT_STORE": "store", "JOBQ_BACKOFF": "0s"}
+    jobq("demo", "pull", env=variables, code=None)
+    told = jobq("demo", "worker", env={"JOBQ_BACKOFF": "0s"})
+    assert "given no --checkpoint-store" in told.err
+    jobq("demo", "worker", "--idle-timeout", "1s", env=variables)
+    (size,) = jobq("demo", "size", "--json").objects
+    assert (size["visible"], size["scheduled"], size["dead"]) == (0, 0, 0)

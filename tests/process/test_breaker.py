@@ -122,6 +122,35 @@ def test_one_program_that_is_missing_in_many_tasks_ends_no_worker() -> None:
     assert breaker.tripped.is_set()
 
 
+async def test_a_machine_that_can_start_nothing_takes_ever_less_and_ends_its_worker() -> None:
+    """One without a writable folder took each task, gave it back and charged it a preemption, for ever."""
+    clock = VirtualClock()
+    breaker = Breaker(0, clock)
+    pauses = []
+    while not breaker.tripped.is_set():
+        for _ in range(2):  # slots that tried together
+            breaker.falls_short("no room")
+        pauses.append(breaker.pause_until - clock.boottime())
+        await clock.advance(pauses[-1])
+    assert pauses == [1, 2, 4, 8, 8]
+    assert breaker.cause == "nothing could be started here for 15 s: no room"
+
+
+async def test_a_machine_that_runs_something_is_only_held_back() -> None:
+    clock = VirtualClock()
+    breaker = Breaker(LIMIT, clock)
+    breaker.started()
+    for _ in range(10):
+        breaker.falls_short("no descriptors")
+        await clock.advance(10)
+    breaker.started()
+    breaker.ended()
+    breaker.ended()
+    breaker.falls_short("no descriptors")
+    assert breaker.pause_until == clock.boottime() + 1, "it counts from the last start on"
+    assert not breaker.tripped.is_set()
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_an_ordinary_sweep_ends_with_the_defaults(stage: Stage, seed: int) -> None:
     """12 of 100 fail for good, so their retries gather where nothing else is left to run."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -80,3 +81,14 @@ async def test_s11_a_worker_whose_guardian_is_gone_takes_nothing_more(stage: Sta
     assert [event.fields["task_id"] for event in stage.told("task.leased")] == [killer]
     (waiting,) = [each for each in await stage.backend.peek(10) if each.id == other]
     assert waiting.deliveries == 0
+
+
+async def test_s11_a_task_that_removes_the_workers_folder_costs_no_other_anything(stage: Stage) -> None:
+    """Each later task of the worker failed, and so did who ran meanwhile and had something to save."""
+    again = stage.folder / "again"
+    says = f"{sys.executable} -m jobq checkpoint 1 && echo 1 > $JOBQ_RESULT_FILE && ls $JOBQ_RESULT_FILE"
+    await stage.push(f"until [ -e {again} ]; do sleep 0.05; done; {says}", 'rm -rf "$(dirname "$JOBQ_RESULT_FILE")"')
+    await stage.push(f"{says}; touch {again}")
+    report = await stage.work(num_workers=2, visibility_timeout=timedelta(seconds=30))
+    assert (report.succeeded, report.failed) == (3, 0)
+    assert len(stage.lines) == 2, "both found their results"

@@ -1,6 +1,7 @@
 """P8 with a real metadata service of our own: the notice, whom it concerns, what is given back, what is called off."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from jobq.events import Events
 from jobq.run.stopping import Stopping
-from jobq.run.worker.preemption import concerning
+from jobq.run.worker.preemption import PreemptionWatch, concerning
 from jobq.run.worker.worker_report import WorkerReport  # noqa: TC001 - read by people and mypy alike
 from tests.process.stage import Stage, stage_in
 
@@ -38,13 +40,14 @@ class Metadata:
         self.url = ""
         self.events: list[dict[str, Any]] = []
         self.status = 200
+        self.refusals: list[int] = []
         self.asked = 0
         self.posted = 0
         self._changed = asyncio.Condition()
 
     async def name(self, request: web.Request) -> web.Response:
         assert request.headers["Metadata"] == "true"
-        return web.Response(text=NAME)
+        return web.Response(text=NAME, status=self.refusals.pop() if self.refusals else 200)
 
     async def listed(self, request: web.Request) -> web.Response:
         assert request.headers["Metadata"] == "true"
@@ -153,6 +156,27 @@ async def test_a_stubborn_task_is_killed_within_the_notice(stage: Stage, service
     await stage.until(lambda: stage.told("task.preempted"), seconds=10)
     stopping.stop("a test")
     await running
+
+
+@pytest.mark.parametrize("status", [429, 500, 404])
+async def test_p8_a_bad_answer_at_the_start_is_not_for_life(stage: Stage, service: Metadata, status: int) -> None:
+    """One 429 to the first request, and a worker heard of no preemption as long as it lived."""
+    stopping = Stopping()
+    service.refusals = [status]
+    service.events = [event()]
+    running = worker(stage, service, stopping, scheduled_events="auto")
+    await stage.until(lambda: stage.told("preemption.notice"))
+    assert [told.level for told in stage.told("preemption.watched")] == [logging.INFO]
+    stopping.stop("a test")
+    await running
+
+
+async def test_where_nothing_ever_answers_the_watch_ends_and_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobq.run.worker.preemption._LONGEST_PAUSE_SECONDS", 0.1)
+    await PreemptionWatch(Stopping(), Events(stage._hear), url="http://127.0.0.1:1", poll_seconds=0.001).run()
+    assert [(told.name, told.level) for told in stage.events] == [("preemption.unwatched", logging.INFO)]
 
 
 async def test_no_service_delays_nothing(stage: Stage) -> None:

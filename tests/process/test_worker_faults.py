@@ -19,6 +19,7 @@ from jobq.run.worker import empty_queue
 from jobq.run.worker.leftovers import Leftovers
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
+from jobq.testing.clock import VirtualClock
 from jobq.testing.faults import Fault, Faults
 from jobq_memory import MemoryBackend, Router
 from jobq_sqlite import SqliteBackend, StoreFile
@@ -86,11 +87,15 @@ async def test_s11_a_fault_in_the_look_for_the_dead_ends_no_worker() -> None:
         async def end_leases(self, worker_ids: Sequence[str]) -> int:
             return 0
 
-    leftovers = Leftovers(Blind(Router(SystemClock()), "stage"), SystemClock())
+    clock = VirtualClock()
+    leftovers = Leftovers(Blind(Router(clock), "stage"), clock)
     assert leftovers.hold_as("me")
-    for _ in range(2):
+    for seconds in range(100):
         await leftovers.end_leases_of_the_dead()
-    assert asked == ["holders"], "told once, and not every second"
+        await clock.advance(1)
+        assert len(asked) == 1 + (seconds >= 10) + (seconds >= 30) + (seconds >= 70), (
+            "not every second, nor never again"
+        )
 
 
 async def test_silent_crashes_are_counted_and_the_last_is_not_even_started(stage: Stage) -> None:

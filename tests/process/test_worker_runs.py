@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import re
 import time
@@ -265,8 +266,8 @@ def test_quick_settings_can_be_kept() -> None:
 
 
 async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage) -> None:
-    """S11, S7: no descriptors left for a moment; neither a retry nor a crash is charged, and it runs later."""
-    left = [OSError(errno.EMFILE, "no descriptors")] * 3
+    """S11, S7: no descriptors left for a moment; nothing at all is charged, and it runs later."""
+    left = [OSError(errno.EMFILE, "no descriptors")] * 2
 
     class FullHost(WorkerHost):
         def output_reader(
@@ -280,10 +281,13 @@ async def test_what_the_machine_is_short_of_is_no_fault_of_the_task(stage: Stage
                 raise left.pop()
             return super().output_reader(on_line, on_bytes=on_bytes, sink=sink)
 
-    await stage.push("true", budgets={"retries": 0, "crashes": 0})
+    await stage.push("true", budgets={"retries": 0, "crashes": 0, "preemptions": 0})
     report = await stage.work(host=FullHost())
     assert (report.succeeded, report.dead_lettered) == (1, 0)
-    assert len(stage.told("task.preempted")) == 3
+    assert [event.level for event in stage.told("task.preempted")] == [logging.WARNING] * 2
+    assert [event.fields["detail"] for event in stage.told("worker.held_back")] == [
+        "no pipes for its output: no descriptors; raise `ulimit -n`"
+    ] * 2
 
 
 async def test_the_last_of_max_tasks_is_not_held_for_company_in_its_failure(stage: Stage) -> None:

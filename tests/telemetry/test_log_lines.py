@@ -44,6 +44,7 @@ EVENTS: Final = {
     "worker.started",
     "worker.draining",
     "worker.stopped",
+    "preemption.watched",
     "preemption.notice",
     "task.crashed",
     "task.preempted",

@@ -54,8 +54,6 @@ class BlobPlace:
         prefix: of all names in it.
     """
 
-    scratch = None
-
     def __init__(self, account: Account, name: str, prefix: str) -> None:
         self._account = account
         self._name = name
@@ -75,6 +73,10 @@ class BlobPlace:
     def _client(self) -> "ContainerClient":
         assert self._opened is not None, "enter it first"
         return self._opened
+
+    async def scratch(self) -> Path | None:
+        """Return None: it is uploaded from anywhere."""
+        return None
 
     async def put(self, name: str, source: Path) -> None:
         """Write block by block; the file is there once its blocks are committed."""

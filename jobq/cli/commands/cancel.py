@@ -69,11 +69,11 @@ def cancel(
         async with noted(backend, "cancel", ids=meant, meant=in_words(all_, where)) as change:
             async for batch in _given(meant) if ids else _found(journal, conditions):
                 # What is found by conditions has not ended; it may have been asked to, and is asked again, not told.
-                former = {record.id for record in await journal.find(batch) if _is_canceled(record)} if ids else set()
+                former = {record.id for record in await journal.find(batch) if _is_meant(record)} if ids else set()
                 for id_, answer in zip(batch, await journal.cancel(batch), strict=True):
                     if id_ not in former:
                         counts[answer] = counts.get(answer, 0) + 1
-                    _put(id_, answer, missing, was_canceled=id_ in former, as_json=as_json)
+                    _put(id_, answer, missing, was_meant=id_ in former, as_json=as_json)
                 change.count = sum(counts.values())
                 change.said = ", ".join(f"{count} {answer}" for answer, count in counts.items())
         if not as_json and counts.keys() != {"unknown"}:
@@ -85,16 +85,18 @@ def cancel(
     return with_queue(ctx, work)
 
 
-def _is_canceled(record: "TaskRecord") -> bool:
+def _is_meant(record: "TaskRecord") -> bool:
     return record.cancel_requested or record.state == "canceled"
 
 
-def _put(id_: str, answer: "Canceled", missing: list[str], *, was_canceled: bool, as_json: bool) -> None:
+def _put(id_: str, answer: "Canceled", missing: list[str], *, was_meant: bool, as_json: bool) -> None:
     if answer == "unknown":
         missing.append(id_)
     elif as_json:
         terminal.put_json({"id": id_, "canceled": str(answer)})
-    elif was_canceled:
+    elif was_meant and answer == "stopping":
+        terminal.say(f"{id_} still runs: its worker was asked to stop it already")
+    elif was_meant:
         terminal.say(f"{id_} was canceled already")
     elif answer == "ended":
         terminal.say(f"{id_} had ended already")

@@ -12,7 +12,7 @@ import click
 
 from jobq import own_files
 from jobq.backend import Backend
-from jobq.errors import JobqError, QueueNotFound
+from jobq.errors import ConfigurationError, JobqError, QueueNotFound
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
@@ -44,7 +44,12 @@ async def temporary_queue(settings: Settings) -> AsyncIterator[Backend]:
     On Linux the folder goes as soon as the files in it are open, so that not even a SIGKILL leaves it behind.
     """
     settings = settings.copied({"journal": "off"})  # nobody can read it once this has ended
-    folder = Path(tempfile.mkdtemp(prefix="jobq-run-"))  # mode 0700: commands may hold secrets
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="jobq-run-"))  # mode 0700: commands may hold secrets
+    except OSError as error:
+        raise ConfigurationError(
+            f"no temporary folder can be made for this run: {error.strerror}; set TMPDIR to one that can be written"
+        ) from None
     removed = False
     try:
         async with resolve(f"sqlite://{folder}/queue.db/{_QUEUE}", settings) as backend:

@@ -74,7 +74,7 @@ class AttemptEvents:
         self._has_ended = True
         self._emit(
             _EVENT_OF[outcome.kind],
-            logging.INFO if outcome.kind in _QUIET else logging.WARNING,
+            logging.INFO if outcome.kind in _QUIET and not outcome.start_failed else logging.WARNING,
             error_type=_error_type(outcome),
             exit_code=outcome.exit_code,
             signal=outcome.signal,

@@ -19,14 +19,14 @@ from typing import Final
 from jobq.backend import Backend, Delivery
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, LockLost
 from jobq.fencing import FencingNumber
-from jobq.files.archive import ArchiveRefused, pack, unpack
+from jobq.files.archive import ArchiveRefused, ArchiveTooLarge, pack, unpack
 from jobq.files.file_store import FileStore, place_at
 from jobq.files.remove_tree import remove_beside, remove_tree
 from jobq.files.rights_of import rights_of
 from jobq.files.threads import in_thread
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.process.spawner import StartFailed
+from jobq.run.process.spawner import Awaited, OtherKind, StartFailed
 from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 
@@ -124,14 +124,14 @@ class AttemptCheckpoints:
         """Make the folder, with the files that were saved last.
 
         Raises:
-            StartFailed: they cannot be had, and without them the task would begin anew (S9).
+            StartFailed: they cannot be had, and without them the task would begin anew (S9). Where it is only this
+                worker that cannot have them, OtherKind; where they may be had later, Awaited.
         """
         name = self._saved.archive
         if self._archives is None:
             if name is not None:
-                raise StartFailed(
-                    "its checkpoint has files, and this worker was given no --checkpoint-store to find them in",
-                    transient=True,
+                raise OtherKind(
+                    "its checkpoint has files, and this worker was given no --checkpoint-store to find them in"
                 )
             return
         try:
@@ -142,11 +142,13 @@ class AttemptCheckpoints:
             if self._owned is not None:  # nobody else has been in it so far
                 await in_thread(partial(self._owned.take, self._restored), "checkpoint")
                 self.folder = self._owned.path
-        except FileNotFoundError:
-            raise StartFailed(f"the files of its checkpoint are gone from the store: {name}") from None
+        except StartFailed:
+            raise
+        except ArchiveTooLarge as error:
+            raise OtherKind(str(error)) from error
         except (BackendUnavailable, TimeoutError, OSError) as error:
             cause = getattr(error, "strerror", None) or str(error) or "no answer"
-            raise StartFailed(f"the files of its checkpoint cannot be had now: {cause}", transient=True) from error
+            raise Awaited(f"the files of its checkpoint cannot be had now: {cause}") from error
         except JobqError as error:
             raise StartFailed(str(error)) from error
 
@@ -155,7 +157,12 @@ class AttemptCheckpoints:
             raise ArchiveRefused("the checkpoint names files that are another task's")
         fetched = self._make_folder() / "archive"
         try:
-            source = await archives.place.fetch(name, fetched)
+            try:
+                source = await archives.place.fetch(name, fetched)
+            except FileNotFoundError:
+                if not fetched.parent.is_dir():
+                    raise  # our own folder
+                raise StartFailed(f"the files of its checkpoint are gone from the store: {name}") from None
             digest = name.removesuffix(_ENDING).rpartition("-")[2]
             await in_thread(lambda: unpack(source, folder, archives.most_bytes, digest), "checkpoint")
         finally:
@@ -201,7 +208,9 @@ class AttemptCheckpoints:
             return True
 
     async def _put(self, archives: Archives, folder: Path) -> str:
-        scratch = archives.place.scratch or self._make_folder()
+        scratch, own = await archives.place.scratch(), None
+        if scratch is None:
+            scratch = own = self._make_folder()
         packed = scratch / secrets.token_hex(8)
         try:
             digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes, self._rights()), "checkpoint")
@@ -213,8 +222,8 @@ class AttemptCheckpoints:
         finally:
             with suppress(OSError):
                 packed.unlink(missing_ok=True)
-            if archives.place.scratch is None:
-                remove_tree(scratch)
+            if own is not None:
+                remove_tree(own)
 
     def _rights(self) -> AbstractContextManager[None] | None:
         owner = None if self._owned is None else self._owned.owner

@@ -12,7 +12,7 @@ from jobq.errors import BatchNotFound, JobqError
 from jobq.formats.task_ids import digest
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.attempt.runner import Runner, Running
-from jobq.run.process.spawner import Deadline, OtherKind, StartFailed
+from jobq.run.process.spawner import Awaited, Deadline, OtherKind, StartFailed
 from jobq.settings import Settings
 from jobq.task import Task
 
@@ -55,7 +55,7 @@ class NoticeRunner:
         except BatchNotFound as error:
             raise StartFailed(str(error)) from None
         except JobqError as error:
-            raise StartFailed(f"nothing is known of batch {name} just now: {error}", transient=True) from error
+            raise Awaited(f"nothing is known of batch {name} just now: {error}") from error
         return self._with_request(task, name, found, place)
 
     def _with_request(self, task: Task, name: str, found: RoundNotice, place: int) -> Task:

@@ -131,6 +131,11 @@ def refusal(task: Task, deliveries: int) -> MoveToDeadLetters | None:
     )
 
 
+def may_wait(task: Task) -> bool:
+    """Return whether a task that cannot be started now may go back uncharged: not for ever (S7)."""
+    return task.counters.given_back < MOST_MISFITS
+
+
 def misplaced(task: Task, delay: timedelta) -> Release | MoveToDeadLetters:
     """Return what becomes of a task that its worker can never run: it waits for one that can, but not for ever.
 

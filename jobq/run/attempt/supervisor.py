@@ -31,7 +31,7 @@ from jobq.run.attempt.runner import Runner, Running
 from jobq.run.attempt.settle import Patience, Settled, give_back, settle
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
-from jobq.run.process.spawner import Deadline, OtherKind, StartFailed, StatusLost
+from jobq.run.process.spawner import Awaited, Deadline, OtherKind, StartFailed, StatusLost
 from jobq.run.stopping import Stopping
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -303,7 +303,9 @@ class _Attempt:
         except StartFailed as error:
             if isinstance(error, OtherKind) and self._with.judge is retry.verdict:
                 raise
-            # What this machine is short of is no fault of the task: it goes back as from a preemption, but later (S11).
+            # What this machine is short of is no fault of the task: it goes back uncharged, and later (S11).
+            if error.transient and not isinstance(error, Awaited):
+                self._with.breaker.falls_short(str(error))
             kind = OutcomeKind.PREEMPTED if error.transient else OutcomeKind.CRASHED
             return Outcome(kind=kind, detail=f"{_NOT_STARTED}{error}", start_failed=True)
         except StatusLost as error:
@@ -323,6 +325,7 @@ class _Attempt:
             return outcome
         finally:
             await running.close()
+            self._with.breaker.ended()
 
     async def _save_folder(self) -> None:
         """Save the files of a task that was stopped: nothing of it runs any more, and it is still ours (S9, P8)."""
@@ -423,9 +426,11 @@ class _Attempt:
 
     async def _conclude(self, task: Task, outcome: Outcome) -> DeliveryReport:
         outcome = fit_to_keep(outcome)
+        if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and retry.may_wait(task):
+            self._events.ended(outcome, self._keeper)
+            again = self._backoff().delay(task.counters.given_back + 1)
+            return replace(await self._go_back(Release(again)), outcome=outcome)
         verdict = self._with.judge(task, self._delivery.deliveries, outcome, self._backoff())
-        if outcome.start_failed and outcome.kind is OutcomeKind.PREEMPTED and isinstance(verdict, Requeue):
-            verdict = Requeue(verdict.counters, self._backoff().delay(task.counters.preemptions + 1))
         if outcome.kind is OutcomeKind.SUCCEEDED:
             self._with.breaker.succeeded()
             report = await self._settle(verdict, outcome)

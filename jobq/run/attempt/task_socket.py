@@ -59,7 +59,8 @@ class TaskSocket:
         """
         async with self._opening:
             path = self._folder.path / "line"
-            if self._server is None:
+            if not path.is_socket():  # the first time, or a task or a cleaner of temporary files has removed it
+                self.close()
                 # Kept before anything is waited for: a start that is cancelled in between would leave it open for ever.
                 self._server = await asyncio.start_unix_server(
                     self._serve, path, limit=MAX_LINE_BYTES, start_serving=False

@@ -18,9 +18,8 @@ from jobq.run.process.task_user import TaskUser
 
 _SHOWN_CHARACTERS: Final = 200
 # The machine's doing, not the task's: the same start may succeed elsewhere, or here in a moment.
-_TRANSIENT: Final = frozenset(
-    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE}
-)
+_SHORT: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+_AWAY: Final = frozenset({errno.ETXTBSY, errno.EIO, errno.ESTALE})  # of the program or the directory
 
 
 class Deadline:
@@ -115,12 +114,19 @@ class StartFailed(JobqError):
 
     Args:
         message: what is wrong and what to do.
-        transient: the machine was short of something; the task itself may be fine.
+        transient: the machine was short of something; the task itself may be fine, and goes back uncharged.
     """
 
     def __init__(self, message: str, *, transient: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+
+
+class Awaited(StartFailed):
+    """What this one task needs is away: its files, its batch. It goes back uncharged; others may start."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
 
 
 class OtherKind(StartFailed):
@@ -201,10 +207,9 @@ def start_failed(launch: Launch, error: OSError | ValueError) -> StartFailed:
     if not isinstance(error, OSError):
         # NUL, a lone surrogate, "=" in a variable's name: exec has no way to pass them on.
         return StartFailed(f"cannot start {program}: its arguments or environment hold text that exec refuses: {error}")
-    transient = error.errno in _TRANSIENT
     reason = os.strerror(error.errno or 0)
     if launch.cwd is not None and error.filename == launch.cwd and not _enters_program(launch):
-        return StartFailed(_directory_fault(_shown(launch.cwd), error.errno, reason), transient=transient)
+        return _failure(error.errno, _directory_fault(_shown(launch.cwd), error.errno, reason))
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
             message = _missing(launch, program)
@@ -216,7 +221,11 @@ def start_failed(launch: Launch, error: OSError | ValueError) -> StartFailed:
             message = f"cannot start {program}: {reason}: {_largest(launch)}; pass large values in a file"
         case _:
             message = f"cannot start {program}: {reason}"
-    return StartFailed(message, transient=transient)
+    return _failure(error.errno, message)
+
+
+def _failure(number: int | None, message: str) -> StartFailed:
+    return Awaited(message) if number in _AWAY else StartFailed(message, transient=number in _SHORT)
 
 
 def _shown(text: str) -> str:

@@ -1,8 +1,9 @@
 """The folder of a worker: where its tasks write their results, and where they find its socket.
 
-It is made when the first task starts, and only this user may enter it (A11). A lock on it says that its worker lives:
-who finds one without removes it, the guardian first of all, so that nothing is left of a worker that was killed
-(P5). What a task writes there another task of the same user could overwrite, as any file of this user.
+It is made when the first task starts, and again when a task or a cleaner of temporary files has removed it. Only this
+user may enter it (A11). A lock on it says that its worker lives: who finds one without removes it, the guardian first
+of all, so that nothing is left of a worker that was killed (P5). What a task writes there another task of the same user
+could overwrite, as any file of this user.
 """
 
 import errno
@@ -35,25 +36,31 @@ class TaskFolder:
     Args:
         path: one that there is already, of a single attempt.
         owner: user and group whose that is; None = this process's.
+        mode: of one that is made.
 
     Attributes:
         owner: as given.
     """
 
-    def __init__(self, path: Path | None = None, owner: tuple[int, int] | None = None) -> None:
+    def __init__(self, path: Path | None = None, owner: tuple[int, int] | None = None, *, mode: int = _PRIVATE) -> None:
         self._path = path
         self.owner = owner
+        self._mode = mode
         self._lock = -1
         self._passable: TaskFolder | None = None
 
     @property
     def path(self) -> Path:
         """The folder; raises OSError when there is no room for one."""
-        if self._path is None:
+        former = self._path
+        if former is None or (self._lock >= 0 and not _is_at(former, self._lock)):
+            self._release()
             sweep()
-            self._path, self._lock = _made()
+            self._path, self._lock = _made(former)
+            self._path.chmod(self._mode)
             _held.add(self._path)
-        return self._path
+            return self._path
+        return former
 
     def new_file(self) -> Path:
         """Return a path for one attempt's result; the file is the task's to make."""
@@ -82,9 +89,7 @@ class TaskFolder:
     def of(self, owner: tuple[int, int]) -> "TaskFolder":
         """Return one that another user alone may enter, for one attempt, beside this one; raises OSError."""
         if self._passable is None:
-            made = TaskFolder()
-            made.path.chmod(_PASSABLE)  # each in it is closed to all but its own user
-            self._passable = made
+            self._passable = TaskFolder(mode=_PASSABLE)  # each in it is closed to all but its own user
         path = self._passable.new_folder()
         os.chown(path, *owner)
         return TaskFolder(path, owner)
@@ -111,10 +116,14 @@ class TaskFolder:
             self._path = None
         elif self._path is not None:
             remove_tree(self._path)
+            self._release()
+
+    def _release(self) -> None:
+        if self._path is not None:
             _held.discard(self._path)
-            if self._lock >= 0:
-                os.close(self._lock)
-            self._path, self._lock = None, -1
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._path, self._lock = None, -1
 
 
 def remove_held() -> None:
@@ -123,9 +132,17 @@ def remove_held() -> None:
         remove_tree(path)
 
 
-def _made() -> tuple[Path, int]:
-    """Make a folder and lock it; anew where a sweep of another process came in between."""
+def _made(former: Path | None) -> tuple[Path, int]:
+    """Make a folder and lock it; anew where a sweep of another process came in between.
+
+    Args:
+        former: where it was until it was removed, and is again if it can be: running tasks know its path.
+    """
     refused: OSError | None = None
+    with suppress(OSError):
+        if former is not None:
+            former.mkdir(mode=_PRIVATE)
+            return former, _locked(former)
     for place in _places():
         try:
             return _made_in(place)
@@ -137,7 +154,11 @@ def _made() -> tuple[Path, int]:
 def _places() -> list[str]:
     """Return where a folder may be, the first choice first: what leaves room for the path of a socket."""
     room = _PATH_BYTES - len(f"/{PREFIX}12345678{_LONGEST_NAME}")
-    places = dict.fromkeys((tempfile.gettempdir(), *_ELSEWHERE))
+    try:
+        own = tempfile.gettempdir()
+    except FileNotFoundError:  # it has tried some places, not all of these
+        own = _ELSEWHERE[0]
+    places = dict.fromkeys((own, *_ELSEWHERE))
     return [place for place in places if len(os.fsencode(place)) <= room]
 
 
@@ -145,10 +166,7 @@ def _made_in(place: str) -> tuple[Path, int]:
     for _ in range(_TRIES):
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         with suppress(OSError):
-            lock = _locked(path)
-            if path.exists():
-                return path, lock
-            os.close(lock)
+            return path, _locked(path)
     raise OSError(errno.EAGAIN, f"no folder in {place} stays")
 
 
@@ -172,10 +190,18 @@ def _is_own_folder(entry: "os.DirEntry[str]") -> bool:
     return False
 
 
+def _is_at(folder: Path, descriptor: int) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(folder.lstat(), os.fstat(descriptor))
+    return False
+
+
 def _locked(folder: Path) -> int:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(folder, descriptor):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     except BaseException:
         os.close(descriptor)
         raise

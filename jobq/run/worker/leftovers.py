@@ -21,6 +21,8 @@ from jobq.selecting import selecting
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0  # between two looks for workers of this machine that are dead
+_AGAIN_SECONDS: Final = 5.0  # after a look that failed; twice as long after each more
+_LONGEST_PAUSE_SECONDS: Final = 600.0
 _MOST: Final = 100  # leases that are looked at
 _ANSWER_SECONDS: Final = 3.0
 _LATE_SECONDS: Final = 2.0  # by which a queue may hand out a task after its journal has seen the lease end
@@ -46,7 +48,8 @@ class Leftovers:
         self._renewed: set[str] = set()
         self._shares: SharesMachine | None = None
         self._holder = ""
-        self._looks = True
+        self._faults = 0  # in a row
+        self._look_at = 0.0  # boottime in seconds
 
     def hold_as(self, holder: str | None) -> bool:
         """Have this worker's leases say who holds them; return whether others' leases are to be looked at.
@@ -75,7 +78,7 @@ class Leftovers:
 
     async def end_leases_of_the_dead(self) -> None:
         """End the leases of those workers of this machine of which nothing lives."""
-        if self._shares is None or not self._looks:
+        if self._shares is None or self._clock.boottime() < self._look_at:
             return
         try:
             holders = [each for each in await self._shares.holders() if each != self._holder]
@@ -84,10 +87,13 @@ class Leftovers:
         except (JobqError, OSError) as error:
             _log.debug("whether other workers are dead is not known: %r", error)  # their leases run out anyway
             return
-        except Exception:  # noqa: BLE001 - logged once; it is no reason to end the worker, nor what runs there (S11, L4)
-            self._looks = False
-            _log.exception("dead workers are no longer looked for; what they held comes back with their leases")
+        except Exception:  # noqa: BLE001 - logged; it is no reason to end the worker, nor what runs there (S11, L4)
+            self._faults += 1
+            pause = min(_AGAIN_SECONDS * 2.0**self._faults, _LONGEST_PAUSE_SECONDS)
+            self._look_at = self._clock.boottime() + pause
+            _log.exception("whether other workers are dead is not known; the next look comes in %.0f s", pause)
             return
+        self._faults = 0
         if count:
             self.last_ended = self._clock.boottime()
             _log.warning("nothing lives of a worker that held leases: what it ran comes back now (%d)", count)

@@ -26,6 +26,7 @@ _KINDS: Final = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
 _POLL_SECONDS: Final = 1.0
 _FIRST_ANSWER_SECONDS: Final = 130.0  # the service starts itself on the first call
 _ANSWER_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 128.0  # between two looks for the service; each takes twice as long to come
 _MOST_GRACE_SECONDS: Final = 20.0  # P8: grace <= min(notice - 5 s, 20 s)
 _SPARE_SECONDS: Final = 5.0
 _log: Final = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class PreemptionWatch:
         stopping: paused on a notice, resumed when it is called off.
         events: where both are published.
         url: the metadata service; another one for tests.
-        mode: auto = give up quietly where there is no such service; on = complain and keep trying.
+        mode: auto = give up where nothing ever answers; on = complain and keep trying.
         poll_seconds: between two calls; the documentation recommends one second.
     """
 
@@ -76,18 +77,22 @@ class PreemptionWatch:
         self._url = url.rstrip("/")
         self._mode = mode
         self._poll_seconds = poll_seconds
+        self._has_answered = False
 
     async def run(self) -> None:
-        """Watch until cancelled, or until it is clear that this is no Azure machine."""
-        if self._mode == "auto" and not await self._listens():
-            _log.debug("no metadata service at %s: preemption comes as SIGTERM only", self._url)
-            return
-        aiohttp = await asyncio.to_thread(_import_aiohttp)  # 240 ms that must not delay the first task
-        timeout = aiohttp.ClientTimeout(total=_FIRST_ANSWER_SECONDS)
-        async with aiohttp.ClientSession(headers={"Metadata": "true"}, trust_env=False, timeout=timeout) as session:
-            name = await self._first_answer(session)
-            if name is not None:
-                await self._watch(session, name)
+        """Watch until cancelled, or until nothing has answered for so long that this is no Azure machine."""
+        pause = self._poll_seconds
+        while self._mode == "on" or self._has_answered or pause <= _LONGEST_PAUSE_SECONDS:
+            try:
+                if self._mode == "on" or await self._listens():
+                    await self._begin()
+            except Exception as error:  # noqa: BLE001 - no network, no descriptor, nonsense: a later look may know more
+                level = logging.WARNING if self._mode == "on" else logging.DEBUG
+                _log.log(level, "the Azure metadata service at %s does not answer: %s", self._url, error)
+            await asyncio.sleep(min(pause, _LONGEST_PAUSE_SECONDS))
+            pause *= 2
+        told = f"nothing answers at {self._url}, so a preemption comes as SIGTERM only"
+        self._events.emit("preemption.unwatched", detail=told)
 
     async def _listens(self) -> bool:
         """Return whether anything listens there at all, before a laptop pays for an HTTP client."""
@@ -100,18 +105,17 @@ class PreemptionWatch:
         writer.close()
         return True
 
-    async def _first_answer(self, session: "aiohttp.ClientSession") -> str | None:
-        while True:
-            try:
-                async with session.get(self._url + _NAME_PATH) as answer:
-                    answer.raise_for_status()
-                    return (await answer.text()).strip()
-            except Exception as error:  # noqa: BLE001 - no network, no service, nonsense: all mean "not here"
-                if self._mode == "auto":
-                    _log.debug("no Azure metadata service here (%s): preemption comes as SIGTERM only", error)
-                    return None
-                _log.warning("the Azure metadata service at %s does not answer: %s", self._url, error)
-            await asyncio.sleep(max(self._poll_seconds, 1.0))
+    async def _begin(self) -> None:
+        """Ask for this machine's name, and watch; raises whatever keeps it from that."""
+        aiohttp = await asyncio.to_thread(_import_aiohttp)  # 240 ms that must not delay the first task
+        timeout = aiohttp.ClientTimeout(total=_FIRST_ANSWER_SECONDS)
+        async with aiohttp.ClientSession(headers={"Metadata": "true"}, trust_env=False, timeout=timeout) as session:
+            async with session.get(self._url + _NAME_PATH) as answer:
+                self._has_answered = True  # whatever it says: there is such a service, and it may know more later
+                answer.raise_for_status()
+                name = (await answer.text()).strip()
+            self._events.emit("preemption.watched", detail=f"notices come from {self._url}")
+            await self._watch(session, name)
 
     async def _watch(self, session: "aiohttp.ClientSession", name: str) -> None:
         known: Notice | None = None

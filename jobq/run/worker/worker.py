@@ -379,10 +379,14 @@ class Worker:
         elif (room := self._grants.room_to_come()) is not None:
             self._breaker.queue_is_empty(empty=True)  # as above
             await self._or_stop(room)
+        elif self._breaker.pause_until > (now := self._clock.boottime()):
+            self._say_held_back(self._breaker.shortage)
+            self._breaker.queue_is_empty(empty=True)  # as above
+            await self._or_stop(self._clock.sleep_until(self._breaker.pause_until))
         elif why := self._gate.closed_by():
             self._say_held_back(why)
             self._breaker.queue_is_empty(empty=True)  # as above
-            await self._or_stop(self._clock.sleep_until(self._clock.boottime() + LOOK_SECONDS))
+            await self._or_stop(self._clock.sleep_until(now + LOOK_SECONDS))
         else:
             self._held_back = False
             return False

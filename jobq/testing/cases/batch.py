@@ -344,6 +344,27 @@ async def canceled_it_ends_what_waits_and_asks_what_runs(bench: Bench) -> None:
 
 
 @case("batches")
+async def canceled_it_ends_what_a_dead_worker_held(bench: Bench) -> None:
+    """Whether its lease has run out by then or later: with no worker left, the batch never ended."""
+    batches = _of(bench)
+    for name, is_before in (("s7", True), ("s8", False)):
+        await batches.begin(name, Plan())
+        await bench.pushed(batch=name)
+        await bench.take()
+        if is_before:
+            await bench.expire()
+        await batches.cancel(name)
+        if not is_before:
+            await bench.expire()
+        if bench.capabilities.journal_lags:
+            back = await bench.take()  # there the queue alone knows that the lease has run out
+            assert back.cancel_requested
+            await back.settle(Complete(then="canceled"))
+        assert dict((await _finished(bench, name)).counts) == counts_of({"canceled": 1})
+    await bench.nothing()
+
+
+@case("batches")
 async def what_is_put_back_while_a_batch_is_canceled_is_canceled_too(bench: Bench) -> None:
     """Nothing of it begins again before it has finished; then it is its next round, which nobody has canceled."""
     batches = _of(bench)

@@ -4,12 +4,17 @@ import os
 import pty
 import re
 import signal
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from jobq.cli.localrun.input_feed import id_for, line_of
+from jobq.cli.localrun.run_store import temporary_queue
+from jobq.errors import ConfigurationError
+from jobq.settings import Settings
 from tests.cli.conftest import Jobq, eventually, read_job_log
 from tests.cli.terminals import read_to_end
 from tests.guardian.stage import worker_below
@@ -202,3 +207,11 @@ def test_no_folder_is_made_for_a_queue_file(jobq: Jobq) -> None:
     result = jobq("run", "--queue-file", "no/where.db", stdin="true\n", code=3)
     assert "no does not exist; if that is no slip, make it: mkdir -p " in result.err
     assert not (jobq.folder / "no").exists()
+
+
+async def test_no_temporary_folder_is_a_plain_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a traceback, on a machine whose root is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ConfigurationError, match="set TMPDIR"):
+        async with temporary_queue(Settings()):
+            pass

@@ -1,6 +1,7 @@
 """The folder of a worker: found by nobody else, left by nobody (P5, A11), and what a task may put there."""
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -50,6 +51,26 @@ def test_a_killed_worker_leaves_it_to_the_next(place: Path) -> None:
     path = folder.path
     assert list(place.iterdir()) == [path]
     folder.close()
+
+
+def test_one_that_was_removed_is_made_again_where_it_was(place: Path) -> None:
+    """A task's `rm -rf $TMPDIR/*`, or a cleaner: each later task of the worker failed (S11)."""
+    folder = TaskFolder()
+    path, owner = folder.path, (os.geteuid(), os.getegid())
+    folder.of(owner)
+    for left in place.iterdir():
+        shutil.rmtree(left)
+    assert folder.new_folder().parent == path, "running tasks know its path"
+    passable = folder.of(owner).path.parent
+    assert (path.stat().st_mode & 0o777, passable.stat().st_mode & 0o777) == (0o700, 0o711)
+    sweep()
+    assert path.is_dir(), "it is locked again"
+    shutil.rmtree(path)
+    path.write_text("somebody else's")
+    assert folder.path != path
+    assert folder.path.is_dir()
+    folder.close()
+    assert list(place.iterdir()) == [path]
 
 
 def test_what_is_read_is_a_file() -> None:
