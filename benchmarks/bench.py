@@ -13,7 +13,6 @@ from pathlib import Path
 from benchmarks import sections
 from benchmarks.local import (
     bare_sqlite,
-    call_cost,
     claim_depth,
     journal,
     memory,
@@ -35,7 +34,6 @@ SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "shapes": shape_claims.measure,
     "shared": shared_file.measure,
     "spawn": spawn_rate.measure,
-    "call": call_cost.measure,
     "memory": memory.measure,
     "start": startup.measure,
     "worker": worker_rate.measure,

@@ -278,13 +278,6 @@ class Settings(Checked):
         " machine, for a third of the CPU; off = the guardian forks. `jobq config` says what it comes to here.",
         default="auto",
     )
-    preload: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "Python modules that a worker imports once, in a process of which tasks that are functions are forked.",
-        default=(),
-        unset="none",
-        accepts="module names, separated by commas",
-    )
     guardian_fd: int | None = kinds.setting(kinds.count(0), "The worker's socket to its guardian.", audience="jobq")
     guardian_restarted: bool = kinds.setting(
         kinds.switch, "The worker's predecessor died.", default=False, audience="jobq"

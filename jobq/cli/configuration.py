@@ -132,7 +132,6 @@ _OPTIONS: Final = frozenset(
         "quiet_output",
         "guardian",
         "metrics_port",
-        "preload",
         "restart",
         "log_format",
         "view",

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from jobq.run.spawn.choose_spawner import is_possible
 from tests.cli.conftest import Jobq
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-tasks.md"
 MODULE = """
 import asyncio, os, sys
-LOADED_BY = os.getpid()
 def look(n=0, text=""):
-    print(n, text, os.environ["JOBQ_TASK_ID"] != "", os.environ.get("A"), os.getpid() != LOADED_BY)
+    print(n, text, os.environ["JOBQ_TASK_ID"] != "", os.environ.get("A"))
 async def wait(n):
     await asyncio.sleep(0)
     print("waited", n)
@@ -80,23 +78,22 @@ def test_push_says_what_is_wrong(jobq: Jobq, arguments: list[str], says: str) ->
     assert not jobq.file.exists()
 
 
-@pytest.mark.parametrize("options", [[], ["--preload", "project"], ["--guardian", "off"]], ids=["cold", "warm", "off"])
+@pytest.mark.parametrize("options", [[], ["--guardian", "off"]], ids=["on", "off"])
 def test_a_worker_calls_it(project: Jobq, options: list[str]) -> None:
     project("demo", "push", "--call", "project:look", "--kwargs", '{"n": 1, "text": "ü"}', "--env", "A=b")
     project("demo", "push", "--call", "project:wait", "--kwargs", '{"n": 2}')
     project("demo", "push", "--call", "project:fail", "--num-retries", "0")
     project("demo", "push", "--call", "project:gone", "--num-retries", "0")
     result = project("demo", "worker", "--log-format", "text", *options)
-    warm = "--preload" in options
     shown = outputs(result.out)
-    assert f"1 ü True b {warm}" in shown
+    assert "1 ü True b" in shown
     assert "waited 2" in shown
     assert "ValueError: on purpose" in shown
     assert f"jobq: module 'project' has no 'gone' (found {project.folder}/project.py)" in shown
     assert "succeeded=2, failed=2, dead_lettered=2" in result.err
 
 
-@pytest.mark.parametrize("options", [[], ["--preload", "spy"], ["--guardian", "off"]], ids=["cold", "warm", "off"])
+@pytest.mark.parametrize("options", [[], ["--guardian", "off"]], ids=["on", "off"])
 def test_a7_no_user_of_the_machine_reads_arguments_in_ps(jobq: Jobq, options: list[str]) -> None:
     """Nor do they stay in a file that the function's process has read."""
     (jobq.folder / "spy.py").write_text(
@@ -125,50 +122,6 @@ def test_s11_what_a_function_makes_of_the_workers_folder_is_no_fault_of_its_own(
     jobq("demo", "push", "--call", "vandal:spoil", "--kwargs", '{"n": 1}')
     result = jobq("demo", "worker", "--log-format", "text")
     assert "succeeded=1, failed=0, dead_lettered=0, given_back=0, lost=0" in result.err
-
-
-@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
-def test_what_python_reads_at_its_start_is_given_to_a_new_one(project: Jobq) -> None:
-    project("demo", "push", "--call", "project:look", "--env", "PYTHONHASHSEED=1")
-    project("demo", "push", "--call", "project:look", "--env", "OMP_NUM_THREADS=1")
-    project("demo", "push", "--call", "project:look")
-    result = project("demo", "worker", "--log-format", "text", env={"JOBQ_PRELOAD": "json, project"})
-    assert [line.rpartition(" ")[2] for line in outputs(result.out)] == ["False", "False", "True"]
-
-
-@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
-def test_a_module_that_cannot_be_preloaded_ends_the_worker_at_once(project: Jobq) -> None:
-    ids = project("demo", "push", "-c", "true", "--ids").lines
-    result = project("demo", "worker", "--preload", "project", "--preload", "no_such.module", code=3)
-    says = r"jobq: cannot preload no_such.module: there is no module 'no_such'; searched /.*, PYTHONPATH and .*\n"
-    assert re.fullmatch(says + "More: jobq help configuration-error\n", result.err)
-    assert [task.id for task in project.waiting()] == ids
-    (project.folder / "broken.py").write_text("import project\nraise KeyError('oh')\n")
-    result = project("demo", "worker", env={"JOBQ_PRELOAD": "broken"}, code=3)
-    assert "jobq: cannot preload broken: KeyError: 'oh'\n" in result.err
-    assert f'File "{project.folder}/broken.py", line 2, in <module>' in result.err
-    assert "jobq/run" not in result.err
-
-
-def test_without_a_guardian_preload_is_a_warning(project: Jobq) -> None:
-    project("demo", "push", "--call", "project:look")
-    result = project("demo", "worker", "--guardian", "off", "--preload", "project", "--log-format", "text")
-    assert outputs(result.out) == ["0  True None False"]
-    assert result.err.count("modules are not preloaded") == 1
-
-
-@pytest.mark.skipif(not is_possible(), reason="preloading takes the guardian")
-def test_a6_the_zygote_has_no_credentials(project: Jobq) -> None:
-    (project.folder / "spy.py").write_text(
-        "import os\nfrom pathlib import Path\n"
-        "BEGUN = dict(os.environ)\n"
-        "def look(): print(sorted(n for n in BEGUN if n.startswith('JOBQ_') or 'canary' in BEGUN[n]),\n"
-        "    'canary' in Path('/proc/self/environ').read_text())\n"
-    )
-    project("demo", "push", "--call", "spy:look")
-    env = {"AZURE_CLIENT_SECRET": "canary", "PGPASSWORD": "canary"}
-    result = project("demo", "worker", "--preload", "spy", "--log-format", "text", env=env)
-    assert outputs(result.out) == ["['JOBQ_WORKER_ID'] False"]
 
 
 def test_the_page_works(jobq: Jobq) -> None:

@@ -134,12 +134,3 @@ def test_without_the_right_the_worker_refuses_to_start(tmp_path: Path) -> None:
     assert "in use: off (no PID namespace" in jobq(tmp_path, *without, "config").stdout
     run = jobq(tmp_path, *command, "demo", "worker")
     assert (run.returncode, "containment" in run.stderr) == (0, True)
-
-
-def test_modules_are_not_preloaded(tmp_path: Path) -> None:
-    """A process that has them is forked, so it would be in another namespace than its attempt."""
-    command = (sys.executable, "-m", "jobq", "demo")
-    assert jobq(tmp_path, *command, "push", "--call", "os:getpid").returncode == 0
-    run = jobq(tmp_path, *command, "worker", "--preload", "os")
-    assert run.returncode == 0
-    assert "modules are not preloaded" in run.stderr

@@ -56,12 +56,6 @@ NONSENSE = [
     frame(b'{"op": "signal", "id": 1, "number": "9"}'),
     frame(b'{"op": "signal", "id": 1, "number": -1}'),
     frame(b'{"op": "hello", "id": 1}'),
-    frame(b'{"op": "preload", "id": 0}'),
-    frame(b'{"op": "preload", "id": 0, "modules": "m", "env": {}}'),
-    frame(b'{"op": "preload", "id": 0, "modules": ["m\\u0000"], "env": {}}'),
-    frame(b'{"op": "preload", "id": 0, "modules": [1], "env": {}}'),
-    frame(b'{"op": "preload", "id": 0, "modules": [], "env": {"A": 1}}'),
-    frame(b'{"op": "preload", "id": 0, "modules": [], "env": {}}') * 2,
     frame(b'{"op": "ended"}'),
     protocol.encode(SPAWN),  # without its descriptors
     protocol.encode({**SPAWN, "id": 1}),  # in use
@@ -69,7 +63,7 @@ NONSENSE = [
 USER: dict[str, Any] = {"uid": 61200, "gid": 61200, "is_alone": False, "processes": None}
 BAD_SPAWNS = [{"id": True}, {"id": "2"}, {"argv": []}, {"argv": [""]}, {"argv": "true"}, {"argv": [1]}, {"env": []}]
 BAD_SPAWNS += [{"env": {"A": 1}}, {"cwd": 1}, {"deadline": "soon"}, {"deadline": True}, {"id": 1}]
-BAD_SPAWNS += [{"forked": None}, {"forked": 1}, {"user": 1}, {"user": {}}, {"user": USER | {"processes": "many"}}]
+BAD_SPAWNS += [{"user": 1}, {"user": {}}, {"user": USER | {"processes": "many"}}]
 BAD_SPAWNS += [{"user": USER | {name: value}} for name in ("uid", "gid") for value in (0, -1, True, None, "1")]
 BAD_SPAWNS += [{"user": USER | {"is_alone": 1}}]
 
@@ -124,7 +118,7 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 MESSAGES = st.fixed_dictionaries(
-    {"op": st.sampled_from(["spawn", "extend", "signal", "kill", "hello", "preload"]) | VALUES},
+    {"op": st.sampled_from(["spawn", "extend", "signal", "kill", "hello"]) | VALUES},
     optional={
         "id": st.integers(0, 3) | VALUES,
         "argv": st.just(["true"]) | VALUES,

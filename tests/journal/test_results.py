@@ -71,13 +71,12 @@ async def later(): return "later"
 """
 
 
-@pytest.mark.parametrize("preload", [(), ("--preload", "functions")], ids=["cold", "forked"])
-def test_what_a_function_returns_is_its_result(place: Place, preload: tuple[str, ...]) -> None:
+def test_what_a_function_returns_is_its_result(place: Place) -> None:
     (place.jobq.folder / "functions.py").write_text(FUNCTIONS)
     path = {"PYTHONPATH": str(place.jobq.folder)}
     names = ("given", "odd", "own", "later", "changing", "clears")
     ids = [place("push", "--ids", "--call", f"functions:{name}").lines[0] for name in names]
-    told = place("worker", "--json", *preload, env=path)
+    told = place("worker", "--json", env=path)
     values = [place.status(id_)["last"].get("value") for id_ in ids]
     assert values == [{"loss": "NaN", "n": 1}, None, [1], "later", None, 3]
     assert [place.status(ids[number])["state"] for number in (1, 4)] == ["succeeded"] * 2

@@ -39,7 +39,6 @@ _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
     "jobq demo worker -n auto --gpus auto --memory auto    # as many as fit this machine, see `jobq hwdetect`",
-    "jobq demo worker -n 4 --preload numpy --preload mypackage.training",
     "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )
@@ -84,10 +83,6 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     "--guardian", type=click.Choice(["on", "off"]),
     text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
 )  # fmt: skip
-@option(
-    "--preload", metavar="MODULE", multiple=True, default="none",
-    text="Import a Python module once, in a process of which tasks with --call are forked; may be repeated.",
-)  # fmt: skip
 @VIEW
 @option(
     "--metrics-port", metavar="PORT", type=click.IntRange(1, 65535), default="none",
@@ -120,7 +115,7 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
         raise click.UsageError("--json and --log-format text contradict each other")
     if as_json:
         options["log_format"] = "json"
-    options["preload"], options["tags"] = options["preload"] or None, options["tags"] or None
+    options["tags"] = options["tags"] or None
     settings = read_settings(quiet_output=quiet_output or None, **options)
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq worker --help` needs none of it
 

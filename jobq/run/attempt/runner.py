@@ -14,7 +14,7 @@ from jobq.run.attempt.checkpoints import Archives, AttemptCheckpoints
 from jobq.run.attempt.command_attempt import CommandRunning
 from jobq.run.attempt.task_grants import TaskGrants
 from jobq.run.attempt.task_socket import TaskSocket
-from jobq.run.process.environment import argv_of, inherited_environment, may_be_forked, task_environment
+from jobq.run.process.environment import argv_of, inherited_environment, task_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import Sinks
 from jobq.run.process.oom import OomCounter, OomWatch
@@ -164,9 +164,6 @@ class CommandRunner:
         """Spawn the command with its output connected; raises StartFailed."""
         if task.kwargs is not None and task.call is None:
             raise OtherKind("this task is meant for a library callback; `jobq worker` runs commands")
-        held_grant = None if self._grants is None else self._grants.of(delivery)
-        threads = held_grant is not None and held_grant.asked.cpus  # which libraries read when they are imported
-        forked = bool(self._settings.preload) and may_be_forked(task) and not threads
         held = ExitStack()  # until all of it has ended
         try:
             user, folder, own, arguments = self._users.take(), self._folder, None, None
@@ -200,7 +197,6 @@ class CommandRunner:
                 delivery,
                 deadline=deadline,
                 argv=argv_of(task, arguments),
-                forked=forked,
                 user=user,
                 folder=folder,
                 variables=variables,
@@ -220,7 +216,6 @@ class CommandRunner:
         *,
         deadline: Deadline,
         argv: tuple[str, ...],
-        forked: bool = False,
         user: TaskUser | None = None,
         folder: TaskFolder | None = None,
         variables: Mapping[str, str] | None = None,
@@ -234,7 +229,6 @@ class CommandRunner:
             delivery: how it came.
             deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
-            forked: see `Launch.forked`.
             user: whom it runs as; None = the worker's user.
             folder: where it may write a result; None = it has none.
             variables: more for its environment.
@@ -280,7 +274,6 @@ class CommandRunner:
                 stdout=output.stdout,
                 stderr=output.stderr,
                 deadline=deadline,
-                forked=forked,
                 user=user,
                 max_processes=self._settings.task_max_processes,
                 cpu_ids=() if grant is None or grant.grant is None else grant.grant.cpu_ids,

@@ -3,6 +3,6 @@
 It spawns and reaps every task, kills what outlives its lease with the worker blocked, starved, stopped or dead, and
 finds what left its process group. Standard library only, no asyncio: it must be small, and never be busy with
 anything else. `protocol` is what worker and guardian say to each other, `start_process` what a child does before it
-executes, `tasks` the trees, `zygote_client` and `zygote` how Python tasks are forked with their imports done, `loop`
+executes, `tasks` the trees, `loop`
 the one thing that runs, `__main__` how it starts, and how it starts the worker again.
 """

@@ -70,7 +70,6 @@ class Guardian:
         self._heartbeat = heartbeat or Heartbeat()
         self._heartbeat.register(self._poll)
         self._starts = Starts(self._tasks, self._inbox, self._poll, self._send, system)
-        self._warm = self._starts.warm
         self._parent = -1 if child is not None else self._watch_parent()
 
     @property
@@ -111,7 +110,6 @@ class Guardian:
         """Kill and reap what is left."""
         self._disconnect()
         self._tasks.reap()
-        self._warm.act()
         status = self._tasks.worker_status
         if status is None or os.WIFSIGNALED(status):  # only what was killed could not remove its folder (P5)
             self._system.remove_folders_of_the_dead()
@@ -142,7 +140,7 @@ class Guardian:
             self._end_at_once()
         if self._parent in events:
             self._disconnect()
-        self._kill_late()  # first: what waits at its gate is not let go past its deadline
+        self._kill_late()
         self._starts.see(events)
         if self._connected:
             self._converse(events.get(self._connection.fileno(), 0))
@@ -151,7 +149,6 @@ class Guardian:
         if signal.SIGCHLD in came or self._unreaped or self._tasks.is_sweeping or not events:
             self._unreaped = not self._tasks.reap()
             self._report_finished()
-        self._warm.act()
         if self._tasks.worker_status is not None:
             self._disconnect()
 
@@ -166,7 +163,7 @@ class Guardian:
         waits = self._tasks.is_sweeping or math.isfinite(self._give_up)
         longest = SWEEP_TICK_SECONDS if waits else self._system.tick_seconds
         end_by = math.inf if self._child is None else self._child.end_by
-        moment = min(self._tasks.next_moment(), self._warm.next_moment(), end_by)
+        moment = min(self._tasks.next_moment(), end_by)
         return min(longest, max(0.0, moment - self._system.boottime()))
 
     def _end_at_once(self) -> None:
@@ -244,9 +241,6 @@ class Guardian:
         if message["op"] == "spawn":
             self._starts.begin(message)
             return
-        if message["op"] == "preload":
-            self._warm.preload(message)
-            return
         if message["op"] == "ping":
             self._send({"op": "pong"})
             return
@@ -292,7 +286,6 @@ class Guardian:
     def _disconnect(self) -> None:
         """The worker is gone, or as good as gone: everything that ran for it dies now (P2)."""
         self._tasks.kill_all()
-        self._tasks.kill_zygote()
         self._connected = False
         if self._connection.fileno() >= 0:
             self._poll.unregister(self._connection)

@@ -5,11 +5,9 @@ A frame is a length (4 bytes, big-endian) and a JSON object with the key `op`; d
 connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
-    preload id (0), modules, env  once: import these in a zygote; asks for a zygote message
-    spawn   id, argv, env, unset, cwd (or null), deadline (or null), forked, user and cpus (optional), and two
+    spawn   id, argv, env, unset, cwd (or null), deadline (or null), user and cpus (optional), and two
             descriptors: stdout and stderr
             env, unset: what the environment has otherwise, and no more, than that of the spawn before
-            forked = true: argv runs jobq.run.process.call_function, and may be forked from the zygote if that is ready
             user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
             cpus = the numbers of those that it may use; empty or none = those of the guardian
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
@@ -17,8 +15,6 @@ Worker to guardian, two descriptors with a spawn:
     kill    id                    SIGKILL to the whole tree
     ping    id (0)                asks for a pong
 Guardian to worker, one descriptor with a handle:
-    zygote  state, why            "ready", "failed" (it could not import: why), "lost" (it died: tasks start cold), or
-            "cold" (none may be forked from what it has imported: why; they start cold for good)
     hello   version, pid, group, namespaces, why
             first of all; group = the path of the control group that it is in, or empty; namespaces = each task has a
             PID namespace; why there is neither, if it was asked for one
@@ -30,18 +26,7 @@ Guardian to worker, one descriptor with a handle:
             the tree is dead and reaped; survivors counts processes that not even SIGKILL could end in time
     gone    id                    after an end with survivors: now nothing of that tree is left for certain
 
-Guardian to zygote, four descriptors with a fork:
-    fork    id                    a task's letter (a file with its argv, env, cwd), its gate, stdout, stderr
-Zygote to guardian:
-    ready                         once, when all is imported
-    failed  why                   it could not be, and the zygote ends
-    cold    why                   nothing may be forked from it, and the zygote ends
-    forked  id, pid               written by the parent of that process, before it ends and leaves it to the guardian
-    unforked id                   no process could be had
-The gate is a socket between guardian and task: the task writes "+" once it is the guardian's child and armed, the
-guardian "g" once it knows it as a leader; then the task connects its output and closes the gate, or writes why not.
-
-What breaks these rules ends the connection: for the guardian that is the death of the worker, or of the zygote.
+What breaks these rules ends the connection: for the guardian that is the death of the worker.
 """
 
 import array
@@ -59,8 +44,6 @@ VERSION = 5
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1
-FORK_DESCRIPTORS = 4
-ARMED, GO = b"+", b"g"  # what is said through a gate
 LOST = -1  # stands for a descriptor that the kernel could not give us: our table was full
 _READ_BYTES = 64 * 1024
 _MAX_DESCRIPTORS = 8

@@ -1,4 +1,4 @@
-"""How the guardian starts a task or the zygote: the child arms, connects, and executes or ends (P2).
+"""How the guardian starts a task: the child arms, connects, and executes or ends (P2).
 
 A task is started by the launcher, a small program in C (`launcher.c`), where there is one: it takes a third of the
 CPU of a fork of Python. Elsewhere, for a task in a PID namespace of its own, and for one of another user, the guardian
@@ -11,11 +11,9 @@ import os
 import resource
 import signal
 import stat
-import sys
 
 from jobq.run.guardian.protocol import Message
 from jobq.run.process import kernel
-from jobq.run.process.kernel import say
 
 _MOST_BLOWS = 100  # of one attempt, where other guardians' hit ours
 TYPE_CHECKING = False  # as in `typing`
@@ -148,25 +146,3 @@ def _blow(uid: int) -> int:
         finally:
             os._exit(code)
     return os.waitpid(pid, 0)[1]
-
-
-def fork_zygote(message: Message, connection: int) -> int:
-    """Fork and execute the zygote, tied to this process; return its number. Raises OSError."""
-    guardian = os.getpid()
-    pid = kernel.fork()
-    if pid != 0:
-        return pid
-    try:
-        os.setsid()
-        kernel.die_with_parent()
-        if os.getppid() == guardian:
-            os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-            os.dup2(2, 1)  # what imports print is no task's output
-            os.set_inheritable(connection, True)
-            kernel.close_from(3, connection)
-            kernel.default_signals()
-            command = [sys.executable, "-P", "-m", "jobq.run.guardian.zygote", str(connection), *message["modules"]]
-            os.execve(sys.executable, command, message["env"])  # noqa: S606 - ourselves
-    except BaseException as error:  # noqa: BLE001 - a child must not run on as a second guardian
-        say(f"cannot start the zygote: {error}")
-    os._exit(127)

@@ -11,7 +11,6 @@ from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import TaskProcess
 from jobq.run.guardian.tasks import Tasks
 from jobq.run.guardian.validation import check_spawn
-from jobq.run.guardian.zygote_client import Asked, ZygoteClient
 
 
 class Starts:
@@ -23,9 +22,6 @@ class Starts:
         poll: the loop's, which calls `see` with what it returns.
         send: sends a message to the worker, with descriptors.
         system: the kernel.
-
-    Attributes:
-        warm: forks those that it can.
     """
 
     def __init__(
@@ -33,7 +29,6 @@ class Starts:
     ) -> None:
         self._tasks, self._inbox, self._poll, self._send, self._system = tasks, inbox, poll, send, system
         self._starting: dict[int, TaskProcess] = {}  # by the descriptor that says what comes of them
-        self.warm = ZygoteClient(tasks, poll, send, self._start_cold)
 
     def begin(self, message: Message) -> None:
         """Begin one that is asked for. Raises WireError."""
@@ -46,47 +41,26 @@ class Starts:
         finally:
             protocol.close_all(descriptors)
 
-    def _start(self, message: Message, stdout: int, stderr: int, *, cold: bool = False) -> None:
+    def _start(self, message: Message, stdout: int, stderr: int) -> None:
         try:
             deadline = message["deadline"]
             if deadline is not None and deadline <= self._system.boottime():
                 raise OSError(errno.ECANCELED, "its deadline has passed")
             if protocol.LOST in {stdout, stderr}:
                 raise OSError(errno.EMFILE, "no descriptor left")
-            leader = None
-            if message.get("forked") and not cold:
-                leader = self.warm.fork(message, stdout, stderr)
-            leader = leader or self._tasks.spawn(message, stdout, stderr)
+            leader = self._tasks.spawn(message, stdout, stderr)
         except OSError as error:
             self._send({"op": "failed", "id": message["id"], "errno": error.errno, "at": "program"})
             return
         self._starting[leader.status] = leader
         self._poll.register(leader.status, select.POLLIN)
 
-    def _start_cold(self, asked: Asked) -> None:
-        """Start a task that the zygote could not fork, unless it is to be dead by now."""
-        leader = asked.leader
-        del self._starting[leader.status]
-        self._poll.unregister(leader.status)
-        self._tasks.forget(leader)
-        if leader.killed:
-            self._send({"op": "failed", "id": leader.id, "errno": errno.ECANCELED, "at": "program"})
-        else:
-            self._start({**asked.message, "deadline": leader.deadline}, *asked.output, cold=True)
-        protocol.close_all(asked.output)
-
     def see(self, events: dict[int, int]) -> None:
         """Note the starts that came about, among what poll returned."""
-        if self.warm.fileno() in events:
-            self.warm.hear()
         for descriptor in events:
             leader = self._starting.get(descriptor)
-            if leader is None:
-                continue
-            if leader.armed:
+            if leader is not None:
                 self.report(leader)
-            else:
-                self.warm.arm(leader)
 
     def report(self, leader: TaskProcess) -> None:
         """Report that a program runs, or why it does not."""

@@ -156,10 +156,6 @@ class System:
             return None if found is None else found.si_pid
         return None
 
-    def is_child(self, pid: int) -> bool:
-        """See `kernel.is_child`."""
-        return kernel.is_child(pid)
-
     def is_dead(self, pid: int) -> bool:
         """See `kernel.is_dead`."""
         return kernel.is_dead(pid)

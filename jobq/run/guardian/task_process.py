@@ -11,12 +11,10 @@ class TaskProcess:
 
     Attributes:
         id: the worker's name for it.
-        pid: its number, and that of its session and group; ours until it is reaped (P4). 0 = the zygote forks it yet.
+        pid: its number, and that of its session and group; ours until it is reaped (P4).
         init: the number of its PID namespace's init; 0 = it is in the guardian's namespace.
         own_user: the user that nobody else runs as, to be killed off with it; 0 = there is none.
-        status: the read end of the pipe that exec closes, or that says why there was no exec; -1 once read. For a task
-            from the zygote its gate, which says the same.
-        armed: whether it is our child and leads its own session; only then its number is signalled.
+        status: the read end of the pipe that exec closes, or that says why there was no exec; -1 once read.
         deadline: boottime in seconds by which the tree must be dead; None = no deadline.
         killed: "", "asked" or "deadline".
         failure: what to report in place of its end, since nothing was executed; None = it was, or is not known yet.
@@ -32,7 +30,6 @@ class TaskProcess:
         self.init = 0
         self.own_user = 0
         self.status = status
-        self.armed = pid != 0
         self.deadline = deadline
         self.killed = ""
         self.failure: Message | None = None

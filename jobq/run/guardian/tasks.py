@@ -10,7 +10,7 @@ import contextlib
 import math
 import signal
 
-from jobq.run.guardian.protocol import ARMED, Message, WireError
+from jobq.run.guardian.protocol import Message
 from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import TaskProcess, ending
@@ -20,8 +20,6 @@ TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     from jobq.run.guardian.pid_namespaces import PidNamespaces
 
-_NUMBER_CHARACTERS = 10
-MOST_PID = 2**22  # proc(5), pid_max
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is reported with survivors
 REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
 LONGEST_TURN_SECONDS = 0.05  # of reaping in a crowd, where listing what is left takes long itself
@@ -47,10 +45,6 @@ class Tasks:
     ) -> None:
         self._system = system = system or System()
         self.worker_status: int | None = None
-        self.zygote: int | None = None  # the number of another child that is no task, and leads a session
-        self.zygote_status: int | None = None
-        self.zygote_session: int | None = None  # also of one that is dead: tasks in the making are in it
-        self.hear = _nothing  # takes in what the zygote says of children that seem to be strays
         self._worker = worker
         self._namespaces = namespaces
         self._inits = set[int]()  # those of live leaders' namespaces; of an ended one it is a stray, as all in there
@@ -94,36 +88,10 @@ class Tasks:
         self._inits |= {init} - {0}
         return leader
 
-    def expect(self, message: Message, gate: int) -> TaskProcess:
-        """Note a task that the zygote is asked to fork."""
-        leader = TaskProcess(message["id"], 0, gate, message["deadline"])
-        self._by_id[leader.id] = leader
-        return leader
-
-    def is_forked(self, leader: TaskProcess, pid: int) -> None:
-        """Note the number of an expected task; it is about to be our child, if the zygote does not lie."""
-        if leader.pid or not 1 < pid <= MOST_PID or pid in self._by_pid or pid in {self._me, self._worker, self.zygote}:
-            raise WireError(f"{pid} cannot be task {leader.id}")
-        leader.pid = pid
-        self._by_pid[pid] = leader
-
-    def forget(self, leader: TaskProcess) -> None:
-        """Give up a task that never came to be; what may still come of it is a stray."""
-        self._by_id.pop(leader.id, None)
-        self._by_pid.pop(leader.pid, None)
-        self._system.close(leader.status)
-        leader.status = -1
-
-    def kill_zygote(self) -> None:
-        """Kill the zygote; `reap` notes its end, and kills what it leaves."""
-        if self.zygote is not None:
-            self._note(self.zygote)
-            self._system.kill(self.zygote, signal.SIGKILL)  # our un-reaped child (P4)
-
     def started(self, leader: TaskProcess) -> tuple[str, int] | None:
         """Read `status`: None when the program runs, or was killed before it could; else (stage, errno)."""
         try:
-            said = self._system.read(leader.status).removeprefix(ARMED)
+            said = self._system.read(leader.status)
         except OSError:  # it was killed before it read our word, or a neighbour in the making still holds its end
             said = b""
         self._system.close(leader.status)
@@ -131,16 +99,11 @@ class Tasks:
         if not said:
             return None
         stage, _, number = said.decode("ascii", "replace").partition(":")
-        # Of a task from the zygote these are a stranger's words: whatever they are, they must not end the guardian.
-        return stage, int(number) if number.isdecimal() and len(number) < _NUMBER_CHARACTERS else 0
+        return stage, int(number) if number.isdecimal() else 0
 
     def signal(self, leader: TaskProcess, number: int) -> None:
         """Send a signal to a leader's group while its number is ours (P4)."""
         if leader.ended is not None:
-            return
-        if not leader.armed:  # it does nothing yet, and may not even be ours
-            if number == signal.SIGKILL and leader.pid and self._system.is_child(leader.pid):
-                self._system.kill(leader.pid, number)
             return
         try:
             self._system.killpg(leader.pid, number)
@@ -251,11 +214,8 @@ class Tasks:
         if pid is None:
             self._foreign = self._discovered
             return False
-        if not self._is_known(pid):
-            self.hear()  # it may be one that the zygote has just forked
         leader = self._by_pid.get(pid)
         if leader is not None:
-            leader.armed = True  # ours at any rate
             # The zombie still holds the number, so the group that is killed can be no other (P4, P5).
             self.signal(leader, signal.SIGKILL)
         status, usage = self._system.reap(pid)
@@ -277,9 +237,6 @@ class Tasks:
         elif pid == self._worker:
             self._worker = None
             self.worker_status = status
-        elif pid == self.zygote:
-            self.zygote = None
-            self.zygote_status = status
         return True
 
     def _own_rss(self, max_rss_kib: int) -> int | None:
@@ -292,14 +249,10 @@ class Tasks:
         began = self._system.monotonic()
         strays = [pid for pid in self._system.children() if not self._is_known(pid)]
         self._listing_seconds = self._system.monotonic() - began
-        if strays:
-            # What the zygote forked was announced before it could become our child: so before we saw it.
-            self.hear()
-            strays = [pid for pid in strays if not self._is_known(pid)]
         return strays
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._by_pid or pid in (self._worker, self.zygote) or pid in self._strangers | self._inits
+        return pid in self._by_pid or pid == self._worker or pid in self._strangers | self._inits
 
     def _kill(self, strays: list[int]) -> bool:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it.
@@ -313,15 +266,11 @@ class Tasks:
             if self._system.monotonic() >= until:
                 return False
             self._note(pid)
-            # Our own session is the worker's and its helpers', not a task's; in that of the zygote tasks are made.
-            kernel.kill_stray(pid, groups, (self._session, self.zygote_session), self._system)
+            # Our own session is the worker's and its helpers', not a task's.
+            kernel.kill_stray(pid, groups, (self._session,), self._system)
         return True
 
     def _note(self, stray: int) -> None:
         if stray not in self._killed:
             self._discovered += 1
             self._killed[stray] = self._discovered
-
-
-def _nothing() -> None:
-    """There is no zygote to be heard."""

@@ -14,8 +14,6 @@ def check_spawn(message: Message) -> None:
         raise WireError("argv is no list of strings that names a program")
     if not isinstance(cwd, str | None):
         raise WireError("cwd is neither a string nor null")
-    if not isinstance(message.get("forked", False), bool):
-        raise WireError("forked is neither true nor false")
     if (user := message.get("user")) is not None:
         numbers = (user["uid"], user["gid"], 1 if user["processes"] is None else user["processes"])
         is_good = all(type(number) is int and number > 0 for number in numbers)
@@ -32,12 +30,3 @@ def deadline_of(value: object) -> float:
     if type(value) not in {int, float} or not math.isfinite(deadline := float(value)):  # type: ignore[arg-type] # checked just before
         raise WireError("deadline is no time")
     return deadline
-
-
-def check_preload(message: Message) -> None:
-    """Check a preload message."""
-    modules, env = message["modules"], message["env"]
-    if not isinstance(modules, list) or not all(isinstance(name, str) and "\0" not in name for name in modules):
-        raise WireError("modules is no list of names")
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise WireError("env does not map strings to strings")

@@ -1,8 +1,8 @@
 """`python -P call_function.py package.module:function [FILE]`: imports a function and calls it, as a Python task.
 
-A program of its own that imports nothing of jobq, so that no folder of the user's can stand in its way; the zygote runs
-the same in a forked child. The file holds its keyword arguments as a JSON object and is removed when it has been read:
-on a command line every user of the machine could read them (rules.md 3, A7).
+A program of its own that imports nothing of jobq, so that no folder of the user's can stand in its way. The file
+holds its keyword arguments as a JSON object and is removed when it has been read: on a command
+line every user of the machine could read them (rules.md 3, A7).
 
 What the function prints and how it ends is the task's: exit code 1 and its traceback when it raises, without our
 frames; a plain line when there is no such function.
@@ -107,17 +107,14 @@ def import_module(name: str) -> Any:
     return sys.modules[name]
 
 
-def enter(folder: str, instead_of: str | None = None) -> None:
+def enter(folder: str) -> None:
     """Let imports look into a folder first, as `python -m` does with the current one.
 
     Args:
         folder: where the task runs.
-        instead_of: a folder that stood there until now.
     """
-    if os.environ.get("PYTHONSAFEPATH"):  # the user wants it; -P, which this program itself is run with, is ours
-        return
-    position = sys.path.index(instead_of) if instead_of in sys.path else 0
-    sys.path[position : position + (instead_of in sys.path)] = [folder]
+    if not os.environ.get("PYTHONSAFEPATH"):  # the user wants it; -P, which this program itself is run with, is ours
+        sys.path.insert(0, folder)
 
 
 def function_named(name: str) -> Callable[..., object]:

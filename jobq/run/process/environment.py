@@ -51,7 +51,7 @@ CREDENTIALS: Final = frozenset(
 # Addresses that may hold a password: of a proxy, and where telemetry goes.
 _ADDRESS: Final = re.compile(r"(?:HTTPS?|ALL|FTP)_PROXY|OTEL_EXPORTER_OTLP_(?:\w+_)?ENDPOINT", re.IGNORECASE)
 _USER: Final = re.compile(r"^\s*([A-Za-z][\w+.-]*://)?[^/?#]*@")
-# What Python and the numeric libraries read when they start or are imported: too late for a process that was forked.
+# What Python and the numeric libraries read when they start or are imported.
 _READ_AT_START: Final = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "NUMEXPR_")
 _CLEAN: Final = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"})
 _MARK: Final = "JOBQ_WORKER_ID"
@@ -119,14 +119,6 @@ def inherited_environment(base: Mapping[str, str], mode: Literal["inherit", "cle
         for name, value in base.items()
         if name and inherited(name)  # one without a name comes of a broken parent, and nothing can be started with it
     }
-
-
-def may_be_forked(task: Task) -> bool:
-    """Return whether a process that is forked from one with preloaded modules does what a new Python would do.
-
-    Not for a task that brings variables that are read at a start or an import.
-    """
-    return task.call is not None and not any(name.startswith(_READ_AT_START) for name in task.env)
 
 
 def argv_of(task: Task, arguments: Path | None = None) -> tuple[str, ...]:

@@ -276,15 +276,6 @@ def kill_stray(pid: int, groups: set[int], spared: "tuple[int | None, ...]", sys
             system.killpg(group, signal.SIGKILL)
 
 
-def is_child(pid: int) -> bool:
-    """Return whether a number is a child of ours that is not reaped, so that it may be signalled (P4)."""
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
 def is_dead(pid: int) -> bool:
     """Return whether a child of ours, not reaped yet, has ended."""
     try:

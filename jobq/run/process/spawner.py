@@ -58,8 +58,6 @@ class Launch:
         stdout, stderr: descriptors that become the child's 1 and 2; its 0 is /dev/null, and it inherits no other.
         cwd: working directory; None = the spawner's.
         deadline: after which the tree must be dead; None = no deadline.
-        forked: argv runs `jobq.run.process.call_function`, and may be forked from a process with preloaded modules if
-            there is one.
         user: whom it runs as; None = the spawner's user.
         max_processes: how many that user may have; None = as many as the spawner's.
         cpu_ids: the processors that it may use; empty = those of the spawner.
@@ -73,7 +71,6 @@ class Launch:
     stderr: int
     cwd: str | None = None
     deadline: Deadline | None = None
-    forked: bool = False
     user: TaskUser | None = None
     max_processes: int | None = None
     cpu_ids: tuple[int, ...] = ()

@@ -1,29 +1,26 @@
 """Who starts the tasks: a guardian wherever there is one (architecture 6), and how `jobq worker` gets below it."""
 
-import asyncio
 import logging
 import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from jobq.errors import ConfigurationError
-from jobq.racing import racing
-from jobq.run.process.environment import inherited_environment, start_environment
+from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.spawn import launchers
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
-from jobq.run.spawn.containment import NONE, PIDNS, UNGUARDED, ContainmentInUse, check, guardian_options
+from jobq.run.spawn.containment import NONE, UNGUARDED, ContainmentInUse, check, guardian_options
 from jobq.run.spawn.guardian_spawner import FD_VARIABLE, GuardianSpawner, inherited_connection
 from jobq.run.spawn.launch import launch
 from jobq.run.stopping import GIVE_BACK_SECONDS
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
-_IMPORT_SECONDS: Final = 10.0  # after which a preload is warned of, and again
 _WEAKER: Final = (
     "tasks run without the guardian: they outlive a worker that is killed, stopped or blocked, and processes that leave"
     " their group outlive the task"
@@ -50,34 +47,6 @@ def spawner_for(settings: Settings) -> Spawner:
     check(settings.containment, ContainmentInUse(NONE, UNGUARDED))
     _log.warning(_WEAKER)
     return AsyncioSpawner()
-
-
-async def preload(spawner: Spawner, settings: Settings, environment: Mapping[str, str]) -> None:
-    """Import `settings.preload` once, for all tasks that call functions; warns where that cannot be.
-
-    Args:
-        spawner: an entered spawner.
-        settings: which modules, and what tasks inherit.
-        environment: the worker's.
-
-    Raises:
-        ConfigurationError: a module cannot be imported.
-    """
-    if isinstance(spawner, GuardianSpawner) and spawner.contained_by == PIDNS:
-        _log.warning(
-            "modules are not preloaded: with JOBQ_CONTAINMENT=pidns each task starts in a namespace of its own"
-        )
-    elif settings.task_user is not None:
-        _log.warning("modules are not preloaded: they would be imported by the worker's user, not JOBQ_TASK_USER")
-    elif isinstance(spawner, GuardianSpawner):
-        modules = ", ".join(settings.preload)
-        inherited = inherited_environment(environment, settings.task_env)
-        with racing(spawner.preload(settings.preload, inherited)) as (importing,):
-            while not (await asyncio.wait([importing], timeout=_IMPORT_SECONDS))[0]:
-                _log.warning("still importing %s: no task is taken before that has ended", modules)
-            importing.result()
-    else:
-        _log.warning("modules are not preloaded: that takes the guardian; each task imports what it needs")
 
 
 def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Self
 
@@ -98,7 +98,6 @@ class GuardianSpawner:
         self.contained_by = containment.NONE
         self.lost = asyncio.Event()
         self._lost: str | None = None
-        self._preloaded: asyncio.Future[None] | None = None
         self._pings = pings.Pings(self.send, self._handle.signal, self._lose, ping_seconds)
 
     @property
@@ -170,24 +169,6 @@ class GuardianSpawner:
             self._connection.close()
             self._connection = None
 
-    async def preload(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
-        """Import modules in a zygote, once; launches that may be forked then are, while it lives.
-
-        Args:
-            modules: their names.
-            env: its environment, which every forked task's /proc/PID/environ shows: nothing that is no task's (A6).
-
-        Raises:
-            ConfigurationError: one of them could not be imported.
-        """
-        self._preloaded = self._loop.create_future()
-        self.send(
-            {"op": "preload", "id": 0, "modules": list(modules), "env": {**env, WORKER_ID_VARIABLE: self.worker_id}}
-        )
-        if self._lost is not None:
-            raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
-        await self._preloaded
-
     async def spawn(self, launch: Launch) -> Process:
         """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:
@@ -229,7 +210,6 @@ class GuardianSpawner:
             "unset": unset,
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
-            "forked": launch.forked,
             "user": _user_of(launch),
             "cpus": list(launch.cpu_ids),
         }
@@ -299,9 +279,6 @@ class GuardianSpawner:
                 self._handle.aim_at(message["pid"])
                 self._note_containment(message)
             return
-        if message["op"] == "zygote":
-            self._hear_of_zygote(message["state"], message["why"])
-            return
         self._hear_of_task(message)
 
     def _hear_of_task(self, message: Message) -> None:
@@ -337,17 +314,6 @@ class GuardianSpawner:
         else:
             self._hello.set_result(None)
 
-    def _hear_of_zygote(self, state: str, why: str) -> None:
-        if state == "cold":
-            _log.warning("--preload is of no use, and Python tasks start cold: %s", why)
-        if self._preloaded is not None and not self._preloaded.done():
-            if state != "failed":
-                self._preloaded.set_result(None)
-            else:
-                self._preloaded.set_exception(ConfigurationError(f"cannot preload {why}"))
-        elif state in ("lost", "failed"):
-            _log.warning("the process with the preloaded modules is gone (%s): Python tasks start without it", why)
-
     def _lose(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
@@ -361,9 +327,6 @@ class GuardianSpawner:
         if not self._hello.done():
             self._hello.set_exception(ConfigurationError(f"the guardian could not be started: {why}"))
             self._hello.exception()  # counts as seen: there may be no waiter
-        if self._preloaded is not None and not self._preloaded.done():
-            self._preloaded.set_exception(ConfigurationError(f"cannot preload modules: {why}"))
-            self._preloaded.exception()  # as above
         self._pings.stop()
         self._handle.close()
         for process in list(self._tasks.values()):

@@ -32,7 +32,7 @@ from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
-from jobq.run.spawn.choose_spawner import preload, spawner_for
+from jobq.run.spawn.choose_spawner import spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import WorkerHost
@@ -157,8 +157,6 @@ class Worker:
                 self._sinks = await stack.enter_async_context(
                     sinks_of(self._backend.name, self._settings, self._patience_for_logs)
                 )
-            if self._settings.preload and self._own_runner is None:
-                await self._preload()
             return await self._run(heard)
 
     def _grants_of(self, offer: Offer) -> TaskGrants:
@@ -171,15 +169,6 @@ class Worker:
             on_freed=self._slot_freed.set,
             environment=self._environment,
         )
-
-    async def _preload(self) -> None:
-        assert self._spawner is not None
-        with racing(
-            preload(self._spawner, self._settings, self._environment), self._stopping.receiving.wait()
-        ) as futures:
-            await first_done(*futures)
-            if futures[0].done():
-                futures[0].result()
 
     async def _run(self, heard: SignalHeard) -> WorkerReport:
         supervisor = self._supervisor()

@@ -171,10 +171,6 @@ class SimulatedSystem(System):
         """See `System`."""
         return next((each.number for each in self._kernel.children() if each.status is not None), None)
 
-    def is_child(self, pid: int) -> bool:
-        """See `System`."""
-        return pid in self.children()
-
     def is_dead(self, pid: int) -> bool:
         """See `System`."""
         return self._child(pid).status is not None
