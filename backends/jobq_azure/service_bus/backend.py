@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -206,6 +207,7 @@ class ServiceBusBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
+        self._forget_counts()
         return await push(self._wire, tasks, self._most_bytes, self._memory)
 
     @property
@@ -281,7 +283,12 @@ class ServiceBusBackend:
             on_their_way=self._on_their_way,
             deduplicates=bool(self._dedup_window()),
             length=self._length,
+            on_settled=self._forget_counts,
         )
+
+    def _forget_counts(self) -> None:
+        """Have the next look at the counts ask the service: this process has changed them."""
+        self._described = -math.inf
 
     def _lost(self) -> None:
         self._put_off_times.add(UNKNOWN_ID, self.capabilities.default_lease.total_seconds())
@@ -317,7 +324,10 @@ class ServiceBusBackend:
         return found
 
     async def stats(self) -> QueueStats:
-        """Count what the service counts; it bills a look like ten messages, so one serves for some seconds."""
+        """Count what the service counts; it bills a look like ten messages, so one serves until something is changed.
+
+        That is for some seconds, which others have; what this process has pushed or settled since is counted anew.
+        """
         if self._description is None or self._now() - self._described >= self._options.stats_seconds:
             try:
                 self._description = await certain(self._admin.describe())
@@ -332,6 +342,7 @@ class ServiceBusBackend:
 
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
+        self._forget_counts()
         count = await certain(cleared(self._amqp(), self._wire))
         self._memory = RecentPushes(self._now)
         return count
@@ -342,10 +353,12 @@ class ServiceBusBackend:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
+        self._forget_counts()
         return await certain(self._dead.redrive(ids))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
+        self._forget_counts()
         return await certain(self._dead.purge(ids))
 
     async def delete(self, *, only_empty: bool = False) -> None:  # noqa: ARG002 - the service cannot do both in one step

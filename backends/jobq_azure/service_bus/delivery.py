@@ -60,6 +60,7 @@ class ServiceBusDelivery(BaseDelivery):
         on_their_way: the backend's; holds each request until it is answered.
         deduplicates: whether the broker is known to drop a second clone.
         length: of the queue's locks.
+        on_settled: called once the service has an end of it.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ServiceBusDelivery(BaseDelivery):
         on_their_way: "set[asyncio.Task[None]]",
         deduplicates: bool,
         length: LockLength,
+        on_settled: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             id=id_in(locked)[:_LONGEST_ID],
@@ -86,6 +88,7 @@ class ServiceBusDelivery(BaseDelivery):
         self._requests = Chain(wire.place, on_their_way)
         self._deduplicates = deduplicates
         self._length = length
+        self._on_settled = on_settled
         self._sent: Outgoing | None = None  # the clone, once the service has it
         self._in_doubt = False  # whether it has the clone
         self._unanswered = ""  # a verb whose answer was lost while the lock stood
@@ -268,6 +271,7 @@ class ServiceBusDelivery(BaseDelivery):
                     raise NoAnswer(f"{error}; the request before was not answered") from None
                 raise
             self._is_settled = True
+            self._on_settled()
 
         await self._send(settle)
 
