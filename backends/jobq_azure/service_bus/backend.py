@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
@@ -26,13 +27,13 @@ from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
 from jobq_azure.service_bus.kept_letters import KeptLetters
-from jobq_azure.service_bus.lock_length import LockLength
+from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, roots_of
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, fitting, push
-from jobq_azure.service_bus.rest_client import Locked, RestClient
+from jobq_azure.service_bus.rest_client import GRAIN_SECONDS, Locked, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
@@ -179,6 +180,7 @@ class ServiceBusBackend:
     async def _look_at_lock(self) -> timedelta:
         self._description = await self._admin.describe(_DESCRIBE_SECONDS)
         self._described = self._now()
+        self._length.know(self._description.lock.total_seconds() - GRAIN_SECONDS)
         return self._description.lock
 
     async def create(self, *, exist_ok: bool = True) -> None:
@@ -246,11 +248,32 @@ class ServiceBusBackend:
             if found and not self._is_warm:
                 self._is_warm = True
                 self._loading = asyncio.ensure_future(self._sdk.load())
-            ready = [each for locked in found if self._is_ready(each := self._delivery(locked, lease))]
+            try:
+                fresh = [each for locked in found if (each := await self._fresh(locked)) is not None]
+            except asyncio.CancelledError:  # nobody waits for them any more, and they are locked
+                self._lost()
+                raise
+            ready = [each for locked in fresh if self._is_ready(each := self._delivery(locked, lease))]
             if ready or not found:
                 return list(ready)
             if self._now() >= end + _PUT_OFF_SECONDS:
                 raise AllPutBack(f"{self._place}: nothing but tasks that cannot be handed out here")
+
+    async def _fresh(self, locked: Locked) -> Locked | None:
+        """Return a lock that was granted just now; one that an answer shows as nearly over is renewed first.
+
+        That answer was late, or its date is off. None = it cannot be renewed, and comes again.
+        """
+        self._length.hear(locked.seconds)
+        if locked.seconds >= LEAST_SECONDS or not (whole := self._length.heard.total_seconds() - GRAIN_SECONDS) > 0:
+            return replace(locked, seconds=self._length.at_most(locked.seconds))
+        try:
+            await self._wire.renew(locked)
+        except (JobqError, NoAnswer) as error:
+            _log.info("%s: message %s comes again, for its lock is over: %s", self._place, locked.number, error)
+            self._lost()
+            return None
+        return replace(locked, seconds=whole)
 
     def _is_ready(self, delivery: ServiceBusDelivery) -> bool:
         """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
@@ -272,7 +295,6 @@ class ServiceBusBackend:
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
         if locked.count == 0:
             self._first_count = 0
-        self._length.hear(locked.seconds)
         shortest = [timedelta(seconds=locked.seconds), lease, self._options.shorter_lock]
         return ServiceBusDelivery(
             self._wire,
