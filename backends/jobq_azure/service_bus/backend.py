@@ -249,7 +249,7 @@ class ServiceBusBackend:
                 self._is_warm = True
                 self._loading = asyncio.ensure_future(self._sdk.load())
             try:
-                fresh = [each for locked in found if (each := await self._fresh(locked)) is not None]
+                fresh = [lock for locked in found if (lock := await self._fresh(locked)) is not None]
             except asyncio.CancelledError:  # nobody waits for them any more, and they are locked
                 self._lost()
                 raise
