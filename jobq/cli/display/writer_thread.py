@@ -1,14 +1,14 @@
 """Writes lines from a thread of its own: a paused terminal or a full pipe must never stop the event loop (P1, L4)."""
 
+import errno
 import os
 import select
+import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
-
-from jobq.cli.display.terminal import reader_has_gone
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 _RESERVE_BYTES: Final = 1024 * 1024  # on top, for lines that matter more than what tasks print
@@ -137,6 +137,13 @@ class WriterThread:
     def _dressed(self, descriptor: int, data: bytes) -> bytes:  # noqa: ARG002 - for those who derive from it
         """Return what is written for these lines; called by the thread, without the lock."""
         return data
+
+
+def reader_has_gone(error: OSError, descriptor: int) -> bool:
+    """Return whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
+    if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    return error.errno == errno.EPIPE
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
