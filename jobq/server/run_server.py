@@ -15,7 +15,7 @@ from typing import Any, Final
 import uvicorn
 
 from jobq.errors import ConfigurationError
-from jobq.local_service import is_loopback, token_file
+from jobq.local_service import is_loopback, token_file, token_folder
 from jobq.racing import first_done
 from jobq.server.app import App, Limits
 from jobq.server.backend_pool import ServedPool
@@ -102,12 +102,12 @@ async def serve(
                 " away"
             )
         tls_of(listening)
-        own = token_file(settings, 0).parent if is_local and not listening.is_open else None
+        own = token_folder(settings) if is_local and not listening.is_open else None
         # In turn: of two that were bound to one port the second would leave its token in place of the first one's.
         with alone_in(own) if own is not None else contextlib.nullcontext():
             listener = bound(listening)
-            port = listener.getsockname()[1]
-            file = None if own is None else token_file(settings, port)
+            address, port = listener.getsockname()[:2]
+            file = None if own is None else token_file(settings, address, port)
             if file is not None:
                 tokens.add(write_owners_token(file))
             listen(listener, listening)  # now: who reaches it finds the token
