@@ -165,7 +165,7 @@ def exit_code_of(code: object) -> int:
 def main() -> None:
     """Run in a process of its own."""
     enter(here())
-    leave(run(sys.argv[1:]))
+    leave(run([os.fsencode(sys.argv[1]).decode("utf-8", "surrogateescape"), *sys.argv[2:]]))
 
 
 def leave(code: int) -> NoReturn:

@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from jobq.run.process import call_function
+from jobq.run.process import OUR_PYTHON, call_function
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from tests.guardian.spawning import Started, guardian_of, start
 from tests.guardian.stage import ENV, ROOT, children, marker, state
@@ -98,8 +98,8 @@ def impatient_guardian(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[N
     real = subprocess.Popen
 
     def started(command: list[str], **more: object) -> object:
-        assert command[1:4] == ["-P", "-m", "jobq.run.guardian"]
-        return real([command[0], "-P", "-c", code, *command[4:]], **more)  # type: ignore[call-overload] # passed through
+        assert command[1:6] == [*OUR_PYTHON, "jobq.run.guardian"]
+        return real([command[0], "-P", "-c", code, *command[6:]], **more)  # type: ignore[call-overload] # passed through
 
     monkeypatch.setattr(subprocess, "Popen", started)
     yield
