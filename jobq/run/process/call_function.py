@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 INTERRUPTED = -signal.SIGINT
-NO_JSON = "it is no JSON:"  # a result that begins so says why there is none
+NO_JSON = "it is not JSON:"  # a result that begins so says why there is none
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - each import costs every such task
 
 
