@@ -1,14 +1,35 @@
 """`jobq` and `python -m jobq`: the entry point. What needs no command line is answered before anything is imported."""
 
 import gc
+import io
 import os
 import sys
 
 from jobq import __version__
 
+_OUTPUT = "jobq_output"  # a -X option: the encoding of what people read
+
+
+def speak_utf8() -> None:
+    """Start this process anew in Python's UTF-8 mode where the locale has another encoding.
+
+    Tasks, and what names files, are UTF-8 in the queue; argv, variables and paths would be other bytes here. What
+    people read is written in the locale's encoding all the same.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        import locale  # noqa: PLC0415 - hardly anybody needs it
+
+        options = ("-X", "utf8", "-X", f"{_OUTPUT}={locale.getencoding()}")
+        os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
+    encoding = sys._xoptions.get(_OUTPUT)  # noqa: SLF001 - that is how the documentation of -X has it
+    for stream in (sys.stdout, sys.stderr) if encoding else ():
+        if isinstance(stream, io.TextIOWrapper):  # not closed by the caller
+            stream.reconfigure(encoding=str(encoding), errors="backslashreplace")
+
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    speak_utf8()
     if sys.argv[1:] == ["--version"]:  # scripts ask it often; click alone would triple what it takes
         try:
             sys.stdout.write(f"jobq {__version__}\n")

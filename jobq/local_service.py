@@ -15,7 +15,8 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 SHOWS_LISTENERS: Final = _TABLES[0].exists()  # who listens
 _LISTENS: Final = "0A"
 _ANY: Final = ("0.0.0.0", "::", "::ffff:0.0.0.0")  # noqa: S104 - looked for, not listened on
-_NAMED: Final = ("127.0.0.1", "::1")  # what `localhost` may lead to
+_USUAL: Final = "127.0.0.1"
+_NAMED: Final = (_USUAL, "::1")  # what `localhost` may lead to
 LOOPBACK: Final = frozenset({"localhost", *_NAMED})  # how this machine is called on itself
 
 
@@ -29,9 +30,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def token_file(settings: Settings, port: int) -> Path:
-    """Return the file with the token of the service that listens on this port, which its owner alone can read."""
-    return user_home(settings) / "serve" / f"{port}.token"
+def token_folder(settings: Settings) -> Path:
+    """Return where the services of this user leave their owner's tokens."""
+    return user_home(settings) / "serve"
+
+
+def token_file(settings: Settings, host: str, port: int) -> Path:
+    """Return the file with the token of the service that listens there, which its owner alone can read.
+
+    Args:
+        settings: of the user.
+        host: an address of loopback, or `localhost`: then it is the file that was written last.
+        port: of the service.
+    """
+    if host == "localhost":
+        files = [token_file(settings, each, port) for each in _NAMED]
+        return max((each for each in files if each.exists()), key=lambda each: each.stat().st_mtime, default=files[0])
+    address = str(ipaddress.ip_address(host))
+    return token_folder(settings) / (f"{port}.token" if address == _USUAL else f"{address}-{port}.token")
 
 
 def is_ours(host: str, port: int) -> bool | None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from jobq.backend import Backend, Capabilities, DeadLetter, Delivery
+from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.formats.task_ids import digest
@@ -44,7 +44,8 @@ DATABASE: Final = Capabilities(
     counts=frozenset({"visible", "leased", "scheduled", "dead"}),
 )
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
-PAGE_BYTES: Final = 4 * 1024 * 1024  # of dead letters, beyond which a page ends: it has to arrive within some seconds
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of tasks, beyond which a page ends: it has to arrive within some seconds
+MOST_PEEKED: Final = 10_000  # tasks, by as many pages as that takes
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
 _RACES: Final = 20
@@ -91,6 +92,11 @@ class ListedTask:
     result: bytes | None = None
     reason: str | None = None
     description: str | None = None
+
+    @property
+    def size(self) -> int:
+        """How much it takes of a page, in bytes, about."""
+        return len(self.body or b"") + len(self.result or b"") + len(self.description or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +195,26 @@ class Servable(Backend, Protocol):
         """Return one task; None = there is none, or it is forgotten."""
         ...
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
-        """Return up to `limit` tasks in the order of their ids, from behind the id `after` ("" = the first)."""
+    async def page(self, kind: Kind, after: str, limit: int) -> tuple[list[ListedTask], str | None]:
+        """Return up to `limit` tasks in the order of their ids, and what `after` is for those behind them.
+
+        Fewer than `limit` where these have PAGE_BYTES or more.
+
+        Args:
+            kind: which tasks.
+            after: the id that they are behind; "" = from the first.
+            limit: 1 or more.
+
+        Returns:
+            None in place of the second when there are no more.
+        """
+        ...
+
+    async def peek_page(self, skipped: int, limit: int) -> tuple[list[Peeked], int | None]:
+        """As `peek`, without the first so many, and how many to skip for those behind them; None = there are no more.
+
+        Fewer than `limit` where these have PAGE_BYTES or more.
+        """
         ...
 
     async def dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:

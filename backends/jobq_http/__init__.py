@@ -43,5 +43,5 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError("JOBQ_HTTP_TOKEN holds what no token has: a space, a quote or the like")
     url = f"{spec.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    file = token_file(settings, port) if token is None and is_loopback(host) else None
+    file = token_file(settings, host, port) if token is None and is_loopback(host) else None
     return HttpBackend(HttpConnection(url, token=token, token_file=file), spec.queue)

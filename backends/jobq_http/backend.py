@@ -16,7 +16,7 @@ from jobq.pausing import Pause
 from jobq.resources.request import Resources
 from jobq.resources.room import ResourceRequest, Room
 from jobq.selecting import WaitingShape
-from jobq.servable import Rights, all_pages
+from jobq.servable import MOST_PEEKED, Rights, all_pages
 from jobq.task import Task
 from jobq_http.batches import HttpBatches
 from jobq_http.claims import HttpClaims, mark_in
@@ -34,7 +34,6 @@ _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
 _MOST_TASKS: Final = 10_000
 _MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
-_MOST_SHOWN: Final = 10_000
 _KNOWS_NO_BATCHES: Final = re.compile(r"tasks\.[0-9]+\.'?(batch|params)'?: unknown field")
 
 
@@ -157,10 +156,16 @@ class HttpBackend:
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
-        return [
-            Peeked(id=each["id"], body=body_of(each), deliveries=each["deliveries"])
-            for each in await self._shown("/peek", limit)
-        ]
+        found: list[Peeked] = []
+        after: str | None = "0"
+        while after is not None and limit > len(found):
+            query = {"limit": str(min(limit - len(found), MOST_PEEKED)), "after": after}
+            answer = await self._ask("GET", "/peek", query=query)
+            found += [
+                Peeked(id=each["id"], body=body_of(each), deliveries=each["deliveries"]) for each in answer["tasks"]
+            ]
+            after = answer["next"]
+        return found
 
     async def stats(self) -> QueueStats:
         """Count all four."""
@@ -211,7 +216,7 @@ class HttpBackend:
         return await all_pages(self._dead_page, limit)
 
     async def _dead_page(self, after: str, limit: int) -> tuple[list[DeadLetter], str | None]:
-        query = {"limit": str(min(limit, _MOST_SHOWN))} | ({"after": after} if after else {})
+        query = {"limit": str(min(limit, MOST_PEEKED))} | ({"after": after} if after else {})
         answer = await self._ask("GET", "/dead-letters", query=query)
         return _letters(answer), answer.get("next")
 
@@ -222,14 +227,6 @@ class HttpBackend:
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
         return await self._tend("/purge", ids)
-
-    async def _shown(self, verb: str, limit: int) -> list[dict[str, Any]]:
-        if limit < 1:
-            return []
-        found: list[dict[str, Any]] = (await self._ask("GET", verb, query={"limit": str(min(limit, _MOST_SHOWN))}))[
-            "tasks"
-        ]
-        return found
 
     async def _tend(self, verb: str, ids: Sequence[str], answered: str = "ids") -> list[str]:
         found: list[str] = []

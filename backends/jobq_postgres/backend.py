@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -257,10 +258,10 @@ class PostgresBackend:
         found = await links.look(lambda connection: task_listing.show(connection, links.queue, [task_id]))
         return found[0] if found else None
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
+    async def page(self, kind: Kind, after: str, limit: int) -> tuple[list[ListedTask], str | None]:
         """Look at tasks, by id."""
         links = self._links or await self._linked()
-        found: list[ListedTask] = await links.look(
+        found: tuple[list[ListedTask], str | None] = await links.look(
             lambda connection: task_listing.page(connection, links.queue, kind, after, limit)
         )
         return found
@@ -382,7 +383,17 @@ class PostgresBackend:
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
         links = self._links or await self._linked()
-        found: list[Peeked] = await links.look(lambda connection: queue_admin.peek(connection, links.queue, limit))
+        found: tuple[list[Peeked], int | None] = await links.look(
+            lambda connection: queue_admin.peek(connection, links.queue, 0, limit, most_bytes=math.inf)
+        )
+        return found[0]
+
+    async def peek_page(self, skipped: int, limit: int) -> tuple[list[Peeked], int | None]:
+        """Look at some of what could be received now."""
+        links = self._links or await self._linked()
+        found: tuple[list[Peeked], int | None] = await links.look(
+            lambda connection: queue_admin.peek(connection, links.queue, skipped, limit)
+        )
         return found
 
     async def stats(self) -> QueueStats:

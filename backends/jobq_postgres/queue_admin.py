@@ -1,6 +1,7 @@
 """Looking at a queue and tending its dead letters, as SQL; `settle` and `claimer` have the life of a task."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ from jobq.task import Task
 from jobq_postgres.settle import TELL_GONE
 from jobq_postgres.shape_sql import PRIORITY, first_of_each
 from jobq_postgres.stored_text import text_of
+from jobq_postgres.task_listing import TASKS_AT_ONCE
 
 _MOST_LETTERS: Final = 10_000  # of a page: their sizes are summed up
 ROWS_AT_ONCE: Final = 500  # whose locks a renewal may wait for, and all that wait for their turn on the connection
 
 # What a claim would find, in its order: the ready, then what it would make ready first.
 PEEK: Final = f"""
-    SELECT task.id, task.body, task.deliveries FROM (
+    SELECT seq FROM (
         SELECT seq, {PRIORITY} AS priority, turn, position, since FROM (
             (SELECT ready.seq, ready.rank, 0 AS turn, ready.position, NULL::timestamptz AS since
                 FROM {first_of_each("$2")})
@@ -29,9 +31,10 @@ PEEK: Final = f"""
             UNION ALL
             (SELECT seq, rank, 2, 0, expires_at FROM jobq.task
                 WHERE queue_id = $1 AND expires_at <= statement_timestamp() ORDER BY expires_at LIMIT $2)
-        ) AS found ORDER BY priority DESC, turn, position, since LIMIT $2) AS first
-    JOIN jobq.task ON task.seq = first.seq ORDER BY priority DESC, turn, first.position, since
+        ) AS found) AS first
+    ORDER BY priority DESC, turn, position, since LIMIT $2
 """  # noqa: S608 - constants of ours, every value is bound; so below
+_PEEKED: Final = "SELECT seq, id, body, deliveries FROM jobq.task WHERE seq = ANY ($1::bigint[])"
 STATS: Final = """
     SELECT (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND position IS NOT NULL) AS ready,
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND due <= statement_timestamp()) AS due,
@@ -142,10 +145,24 @@ PURGE: Final = f"""
 """  # noqa: S608
 
 
-async def peek(connection: Any, queue: int, limit: int) -> list[Peeked]:
-    """Return what a claim would return, in the order of delivery."""
-    rows = await connection.fetch(PEEK, queue, max(0, limit))
-    return [Peeked(id=row[0], body=row[1], deliveries=row[2]) for row in rows]
+async def peek(
+    connection: Any, queue: int, skipped: int, limit: int, *, most_bytes: float = PAGE_BYTES
+) -> tuple[list[Peeked], int | None]:
+    """Return what a claim would return, in the order of delivery; see `Servable.peek_page`."""
+    seqs = [row[0] for row in await connection.fetch(PEEK, queue, skipped + max(0, limit) + 1)][skipped:]
+    tasks: list[Peeked] = []
+    size = 0
+    at_once = TASKS_AT_ONCE if most_bytes < math.inf else ROWS_AT_ONCE
+    for start in range(0, len(seqs), at_once):
+        some = seqs[start : start + at_once]
+        rows = {row["seq"]: row for row in await connection.fetch(_PEEKED, some)}
+        for number, seq in enumerate(some, skipped + start):
+            if len(tasks) >= limit or size >= most_bytes:
+                return tasks, number
+            if (row := rows.get(seq)) is not None:  # else it has gone meanwhile
+                tasks.append(Peeked(id=row["id"], body=row["body"], deliveries=row["deliveries"]))
+                size += len(tasks[-1].body)
+    return tasks, None
 
 
 async def stats(connection: Any, queue: int) -> QueueStats:

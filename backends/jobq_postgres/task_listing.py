@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from jobq.servable import Document, Kind, ListedTask
+from jobq.servable import PAGE_BYTES, Document, Kind, ListedTask
 from jobq_postgres.stored_text import text_of
 
+TASKS_AT_ONCE: Final = 16  # read before it is seen whether a page is full: 16 MiB at most
 _NOW: Final = "statement_timestamp()"
 _IDS: Final = {
     Kind.ALL: "jobq.submission WHERE true",
@@ -35,11 +36,19 @@ _ADD: Final = "INSERT INTO jobq.document (name, version, value) VALUES ($1, 1, $
 _REPLACE: Final = "UPDATE jobq.document SET value = $2, version = version + 1 WHERE name = $1 AND version = $3"
 
 
-async def page(connection: Any, queue: int, kind: Kind, after: str, limit: int) -> list[ListedTask]:
-    """Return a page of tasks."""
+async def page(connection: Any, queue: int, kind: Kind, after: str, limit: int) -> tuple[list[ListedTask], str | None]:
+    """Return a page of tasks, and the id that the next one is behind."""
     statement = f"SELECT id FROM {_IDS[kind]} AND queue_id = $1 AND id > $2 ORDER BY id LIMIT $3"  # noqa: S608
-    ids = [row[0] for row in await connection.fetch(statement, queue, after, limit)]
-    return await show(connection, queue, ids)
+    ids = [row[0] for row in await connection.fetch(statement, queue, after, limit + 1)]
+    tasks: list[ListedTask] = []
+    size = 0
+    for start in range(0, len(ids), TASKS_AT_ONCE):
+        for task in await show(connection, queue, ids[start : start + TASKS_AT_ONCE]):
+            if len(tasks) == limit or size >= PAGE_BYTES:
+                return tasks, tasks[-1].id
+            tasks.append(task)
+            size += task.size
+    return tasks, None
 
 
 async def show(connection: Any, queue: int, ids: Sequence[str]) -> list[ListedTask]:

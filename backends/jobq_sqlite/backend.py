@@ -227,7 +227,7 @@ class SqliteBackend:
         """Look at one task."""
         return await self._read(lambda database, queue, now: task_listing.find(database, queue, task_id, now))
 
-    async def page(self, kind: Kind, after: str, limit: int) -> list[ListedTask]:
+    async def page(self, kind: Kind, after: str, limit: int) -> tuple[list[ListedTask], str | None]:
         """Look at tasks, by id."""
         return await self._read(
             lambda database, queue, now: task_listing.page(database, queue, kind, after, limit, now)
@@ -284,7 +284,14 @@ class SqliteBackend:
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at what could be received now."""
-        return await self._read(lambda database, queue, now: queue_admin.peek(database, queue, limit, now))
+        found, _ = await self._read(
+            lambda database, queue, now: queue_admin.peek(database, queue, 0, limit, now, most_bytes=math.inf)
+        )
+        return found
+
+    async def peek_page(self, skipped: int, limit: int) -> tuple[list[Peeked], int | None]:
+        """Look at some of what could be received now."""
+        return await self._read(lambda database, queue, now: queue_admin.peek(database, queue, skipped, limit, now))
 
     async def stats(self) -> QueueStats:
         """Count all four."""

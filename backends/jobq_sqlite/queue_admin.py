@@ -16,19 +16,19 @@ from jobq_sqlite.shape_sql import FIRST_OF_EACH, PRIORITY
 from jobq_sqlite.task_sql import DELETED, PROMOTE_AT_ONCE, Now, confirm
 
 # What a claim would find, in its order: the ready, then what it would make ready first. Each part is bounded by its own
-# index before they are merged, so that a deep queue is not sorted.
+# index before they are merged, so that a deep queue is not sorted; nor is what tasks run.
 PEEK: Final = f"""
-    SELECT id, body, deliveries FROM (
+    SELECT seq FROM (
         SELECT * FROM (
-            SELECT task.id, body, deliveries, priority, available_at, seq FROM (
+            SELECT priority, available_at, seq FROM (
                 SELECT 0 AS value UNION ALL SELECT shape FROM shape WHERE queue_id = :queue) AS fit
             CROSS JOIN task ON seq IN ({FIRST_OF_EACH}) LIMIT -1)
         UNION ALL SELECT * FROM (
-            SELECT id, body, deliveries, priority, available_at, seq FROM task
+            SELECT priority, available_at, seq FROM task
             WHERE queue_id = :queue AND state = 'scheduled' AND available_at <= :wall
             ORDER BY available_at LIMIT {PROMOTE_AT_ONCE})
         UNION ALL SELECT * FROM (
-            SELECT id, body, deliveries, priority, :wall, seq FROM task
+            SELECT priority, :wall, seq FROM task
             WHERE queue_id = :queue AND state = 'leased' AND expires_at <= :boottime
             ORDER BY expires_at LIMIT {PROMOTE_AT_ONCE}))
     ORDER BY {PRIORITY} DESC, available_at, seq LIMIT :limit
@@ -62,10 +62,22 @@ NOTES_OF_DELETED: Final = (
 CLEAR: Final = f"DELETE FROM task WHERE seq = ? AND queue_id = ? AND {_UNFINISHED}"  # noqa: S608 - as above
 
 
-def peek(database: sqlite3.Connection, queue: int, limit: int, now: Now) -> list[Peeked]:
-    """Return what a claim would return: what is ready, due or expired, in the order of delivery."""
-    found = database.execute(PEEK, {"queue": queue, "wall": now.wall, "boottime": now.boottime, "limit": max(0, limit)})
-    return [Peeked(id=id_, body=bytes(body), deliveries=deliveries) for id_, body, deliveries in found]
+def peek(
+    database: sqlite3.Connection, queue: int, skipped: int, limit: int, now: Now, *, most_bytes: float = PAGE_BYTES
+) -> tuple[list[Peeked], int | None]:
+    """Return what a claim would return: what is ready, due or expired, in the order of delivery; see `peek_page`."""
+    values = {"queue": queue, "wall": now.wall, "boottime": now.boottime, "limit": skipped + max(0, limit) + 1}
+    rows = database.execute(PEEK, values).fetchall()
+    tasks: list[Peeked] = []
+    size = 0
+    for number, (seq,) in enumerate(rows[skipped:], skipped):
+        if len(tasks) >= limit or size >= most_bytes:
+            return tasks, number
+        row = database.execute("SELECT id, body, deliveries FROM task WHERE seq = ?", (seq,)).fetchone()
+        if row is not None:  # else it has gone meanwhile
+            tasks.append(Peeked(id=row[0], body=bytes(row[1]), deliveries=row[2]))
+            size += len(tasks[-1].body)
+    return tasks, None
 
 
 def stats(database: sqlite3.Connection, queue: int, now: Now) -> QueueStats:

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Any, Final
 
-from jobq.servable import Document, Kind, ListedTask
+from jobq.servable import PAGE_BYTES, Document, Kind, ListedTask
 from jobq_sqlite.journal_writer import WAITS
 from jobq_sqlite.task_sql import DELETED, Now
 
@@ -14,19 +14,30 @@ _WHICH: Final = {
     Kind.PROCESSED: "state = 'done'",
     Kind.DEAD: "state = 'dead'",
 }
+# Their rows first, and each by itself until the page is full: a list that is sorted is not to hold what tasks run.
+_ROWS: Final = "SELECT seq FROM task WHERE queue_id = :queue AND {} AND id > :after ORDER BY id LIMIT :limit"
 _SHOW: Final = (
     "SELECT id, state, deliveries, body, started_at, heartbeat_at, expires_at, available_at, finished_at, result,"
     " reason, description FROM task WHERE queue_id = :queue"
 )
 
 
-def page(database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit: int, now: Now) -> list[ListedTask]:
-    """Return a page of tasks."""
-    found = database.execute(
-        f"{_SHOW} AND {_WHICH[kind]} AND id > :after ORDER BY id LIMIT :limit",
-        {"queue": queue, "after": after, "limit": limit, "boottime": now.boottime},
-    )
-    return [_record(row, now) for row in found]
+def page(
+    database: sqlite3.Connection, queue: int, kind: Kind, after: str, limit: int, now: Now
+) -> tuple[list[ListedTask], str | None]:
+    """Return a page of tasks, and the id that the next one is behind."""
+    values = {"queue": queue, "after": after, "limit": limit + 1, "boottime": now.boottime}
+    tasks: list[ListedTask] = []
+    size = 0
+    for (seq,) in database.execute(_ROWS.format(_WHICH[kind]), values).fetchall():
+        row = database.execute(f"{_SHOW} AND seq = :seq", {"queue": queue, "seq": seq}).fetchone()
+        if row is None:  # it has gone meanwhile
+            continue
+        if len(tasks) == limit or size >= PAGE_BYTES:
+            return tasks, tasks[-1].id
+        tasks.append(_record(row, now))
+        size += tasks[-1].size
+    return tasks, None
 
 
 def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> ListedTask | None:

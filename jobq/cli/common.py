@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from jobq.at_once import AnswersAtOnce, run_at_once
 from jobq.cli import interrupts
@@ -107,8 +108,9 @@ class ExampleCommand(click.Command):
     def _refuse_empty(self, ctx: click.Context) -> None:
         """Raise UsageError for an option whose value is empty, most often a variable that was not set."""
         for option in self.params:
-            if isinstance(option, click.Option):
-                given = ctx.params.get(option.name or "")
+            name = option.name or ""
+            if isinstance(option, click.Option) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                given = ctx.params.get(name)
                 if "" in given if isinstance(given, tuple) else given == "":
                     raise click.BadParameter("it is empty; leave the option out, or say what is meant", ctx, option)
 

@@ -54,16 +54,16 @@ class QueueChange:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know."""
+        return decoded(text, cls._read)
 
-        def read(held: Mapping[str, Any]) -> Self:
-            return cls(
-                at=checked_time(held["at"]),
-                count=None if held["count"] is None else checked_count(held["count"]),
-                ids=tuple(map(checked_name, held["ids"])),
-                **{name: checked_name(held[name]) for name in CHANGE_TEXTS},
-            )
-
-        return decoded(text, read)
+    @classmethod
+    def _read(cls, held: Mapping[str, Any]) -> Self:
+        return cls(
+            at=checked_time(held["at"]),
+            count=None if held["count"] is None else checked_count(held["count"]),
+            ids=tuple(map(checked_name, held["ids"])),
+            **{name: checked_name(held[name]) for name in CHANGE_TEXTS},
+        )
 
 
 def change_key(at: float, id_: str = "") -> str:

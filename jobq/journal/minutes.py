@@ -67,16 +67,16 @@ class EndedAttempts:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know, such as a newer jobq's."""
+        return decoded(text, cls._read)
 
-        def read(held: Mapping[str, Any]) -> Self:
-            return cls(
-                outcomes=_few({name: checked_count(number) for name, number in held["outcomes"].items()}),
-                runs=_buckets(held["runs"]),
-                waits=_buckets(held.get("waits", ())),  # which an older jobq has not noted
-                minutes=max(1, checked_count(held["minutes"])),
-            )
-
-        return decoded(text, read)
+    @classmethod
+    def _read(cls, held: Mapping[str, Any]) -> Self:
+        return cls(
+            outcomes=_few({name: checked_count(number) for name, number in held["outcomes"].items()}),
+            runs=_buckets(held["runs"]),
+            waits=_buckets(held.get("waits", ())),  # which an older jobq has not noted
+            minutes=max(1, checked_count(held["minutes"])),
+        )
 
     @classmethod
     def of(cls, outcomes: Mapping[str, int], ran: Iterable[float], waited: Iterable[float] = ()) -> Self:
@@ -192,15 +192,15 @@ class QueueDepth:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know, such as the mark of who looks just now."""
+        return decoded(text, cls._read)
 
-        def read(held: Mapping[str, Any]) -> Self:
-            oldest = held["oldest"]
-            return cls(
-                counts={name: checked_count(number) for name, number in held["counts"].items() if name in _SHOWN},
-                oldest_seconds=None if oldest is None else checked_time(oldest),
-            )
-
-        return decoded(text, read)
+    @classmethod
+    def _read(cls, held: Mapping[str, Any]) -> Self:
+        oldest = held["oldest"]
+        return cls(
+            counts={name: checked_count(number) for name, number in held["counts"].items() if name in _SHOWN},
+            oldest_seconds=None if oldest is None else checked_time(oldest),
+        )
 
     @classmethod
     def of(cls, line: QueueLine) -> Self:

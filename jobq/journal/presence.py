@@ -52,20 +52,20 @@ class WorkerPresence:
     @classmethod
     def decode(cls, text: str) -> Self | None:
         """Return what was encoded; None = it is nothing that we know; what a newer jobq has added is left out."""
+        return decoded(text, cls._read)
 
-        def read(held: Mapping[str, Any]) -> Self:
-            return cls(
-                holder=checked_name(held["holder"]),
-                host=checked_name(held["host"]),
-                version=checked_name(held["version"]),
-                slots=checked_count(held["slots"]),
-                busy=checked_count(held["busy"]),
-                state=checked_name(held["state"]),
-                started=checked_time(held["started"]),
-                **{name: checked_count(held.get(name, 0)) for name in COUNTS},
-            )
-
-        return decoded(text, read)
+    @classmethod
+    def _read(cls, held: Mapping[str, Any]) -> Self:
+        return cls(
+            holder=checked_name(held["holder"]),
+            host=checked_name(held["host"]),
+            version=checked_name(held["version"]),
+            slots=checked_count(held["slots"]),
+            busy=checked_count(held["busy"]),
+            state=checked_name(held["state"]),
+            started=checked_time(held["started"]),
+            **{name: checked_count(held.get(name, 0)) for name in COUNTS},
+        )
 
     def state_after(self, seconds: float) -> str:
         """Return what it does, or `gone`, if this was told so long ago."""

@@ -13,6 +13,7 @@ from jobq.settings import Settings
 
 SHORTEST_SECONDS = 10.0
 _HOUR_SECONDS: Final = 3600
+_LEAST_PAUSE_SECONDS: Final = 0.01  # whatever length a service says: no keeper asks without end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class LeaseTiming:
     @property
     def period(self) -> float:
         """Between renewals (rule 4)."""
-        return self.lease / 4
+        return max(self.lease / 4, _LEAST_PAUSE_SECONDS)
 
     @property
     def attempt(self) -> float:
@@ -54,7 +55,7 @@ class LeaseTiming:
     @property
     def backoff(self) -> float:
         """Between a renewal that failed and the next."""
-        return min(self.lease / 40, 1.0)
+        return max(min(self.lease / 40, 1.0), _LEAST_PAUSE_SECONDS)
 
     @property
     def stale(self) -> float:

@@ -279,15 +279,10 @@ class RawTask(Answer):
     batch: Annotated[str | None, Field(description="Of a dead letter: the batch that it is of.")] = None
 
 
-class RawTasks(Answer):
-    """Several."""
-
-    tasks: list[RawTask]
-
-
-class RawPage(RawTasks):
+class RawPage(Answer):
     """A page of them."""
 
+    tasks: list[RawTask]
     next: Annotated[str | None, Field(description="What `after` is for the next page; None = this is the last.")] = None
 
 

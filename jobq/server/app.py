@@ -40,6 +40,7 @@ from jobq.server.endpoint import QUEUE, Endpoint, Routes
 from jobq.server.error_responses import RequestRefused, refused_for
 from jobq.server.request import RequestCall, ServiceState
 from jobq.server.request_parsing import (
+    LARGE_BYTES,
     Message,
     Receive,
     aside,
@@ -58,6 +59,8 @@ _log: Final = logging.getLogger("jobq.server")
 _ANYONE: Final = "-"
 _SEND_SECONDS: Final = 60.0
 _MANY_VALUED: Final = 2  # bodies of many values that are in memory at once
+_LARGE_ANSWERS: Final = 8  # in memory at once, until they are sent
+_LARGE_OF_ONE: Final = 2  # of one caller
 _ROOM_SECONDS: Final = 20.0  # that a large body waits for others
 _TOO_MANY: Final = 429
 _SERVICE: Final = (schemas.SERVICE_HEADER.lower().encode(), schemas.API_VERSION.encode())
@@ -116,6 +119,7 @@ class App:
         self._refusals = refusals.Refusals()
         self._room = FairShare(self._limits.all_bodies_bytes, self._limits.bodies_of_one_bytes)
         self._many_valued = FairShare(_MANY_VALUED, 1)
+        self._answers = FairShare(_LARGE_ANSWERS, _LARGE_OF_ONE)
         self._book = tokens or TokenBook(places.root)
         self._waiting: set[asyncio.Event] = set()
         self._able = ((schemas.CAPABILITIES_HEADER, "selects"),) if selecting(places.root) is not None else ()
@@ -140,28 +144,34 @@ class App:
         began, metrics = time.perf_counter(), self.service.metrics
         metrics.waiting.inc()
         name, status = "unknown", 500
-        try:
-            endpoint, path = self._routes.find(scope["method"], scope["path"])
-            name = endpoint.name
-            status, value = await self._answer(endpoint, path, scope, receive)
-            headers: tuple[tuple[str, str], ...] = ()
-        except RequestRefused as refused:
-            status, value, headers = refused.status, _problem(refused), refused.headers
-        finally:
-            metrics.waiting.dec()
-        metrics.requests.labels(name, status).inc()
-        metrics.seconds.labels(name).observe(time.perf_counter() - began)
-        await _send(send, status, value, (*headers, *self._able), is_head=scope["method"] == "HEAD")
+        async with contextlib.AsyncExitStack() as until_sent:
+            try:
+                endpoint, path = self._routes.find(scope["method"], scope["path"])
+                name = endpoint.name
+                status, value = await self._answer(endpoint, path, scope, receive, until_sent)
+                headers: tuple[tuple[str, str], ...] = ()
+            except RequestRefused as refused:
+                status, value, headers = refused.status, _problem(refused), refused.headers
+            finally:
+                metrics.waiting.dec()
+            metrics.requests.labels(name, status).inc()
+            metrics.seconds.labels(name).observe(time.perf_counter() - began)
+            await _send(send, status, value, (*headers, *self._able), is_head=scope["method"] == "HEAD")
 
     async def _answer(
-        self, endpoint: Endpoint, path: Mapping[str, str], scope: MutableMapping[str, Any], receive: Receive
+        self,
+        endpoint: Endpoint,
+        path: Mapping[str, str],
+        scope: MutableMapping[str, Any],
+        receive: Receive,
+        until_sent: contextlib.AsyncExitStack,
     ) -> tuple[int, Any]:
         call: RequestCall | None = None
         status, has_begun = 500, False
         try:
             headers = headers_of(scope)
             call = self._call(endpoint, path, scope)
-            await self._let_in(endpoint, call, headers)
+            await self._let_in(endpoint, call, headers, until_sent)
             async with contextlib.AsyncExitStack() as held:
                 if endpoint.body is not None:
                     await self._read_body(endpoint.body, call, headers, receive, held)
@@ -195,13 +205,13 @@ class App:
 
     async def _handled(self, endpoint: Endpoint, call: RequestCall, receive: Receive) -> tuple[int, Any]:
         if not getattr(call.body, "wait_seconds", 0.0):
-            return await endpoint.handler(call)
+            return await _encoded(endpoint, call, await endpoint.handler(call))
         watching = asyncio.create_task(_watch(receive, call.gone), name="client hangs up")
         self._waiting.add(call.gone)
         try:
             if self.service.is_stopping:
                 call.gone.set()
-            return await endpoint.handler(call)
+            return await _encoded(endpoint, call, await endpoint.handler(call))
         finally:
             self._waiting.discard(call.gone)
             watching.cancel()
@@ -226,8 +236,14 @@ class App:
             self.service, queue, path, query, None, _ANYONE, address, asyncio.Event(), lambda _scope, _queue: True
         )
 
-    async def _let_in(self, endpoint: Endpoint, call: RequestCall, headers: Mapping[bytes, bytes]) -> None:
-        """Say of the call who makes it, if he may."""
+    async def _let_in(
+        self,
+        endpoint: Endpoint,
+        call: RequestCall,
+        headers: Mapping[bytes, bytes],
+        until_sent: contextlib.AsyncExitStack,
+    ) -> None:
+        """Say of the call who makes it, if he may, and wait for a turn to have a large answer."""
         if endpoint.is_open:
             return
         if (record := await self._holder(headers, call.address)) is not None:
@@ -236,6 +252,8 @@ class App:
             raise _too_many("slower", waits)
         if endpoint.scope is not None:
             call.needs(endpoint.scope)
+        if endpoint.is_large:
+            await _wait_for(until_sent, call, self._answers, 1, "too much is asked for at once; ask for less")
 
     async def _read_body(
         self,
@@ -246,11 +264,7 @@ class App:
         held: contextlib.AsyncExitStack,
     ) -> None:
         async def wait_for(room: FairShare, size: int) -> None:
-            try:
-                async with asyncio.timeout(_ROOM_SECONDS):
-                    await held.enter_async_context(room.taken(_who(call), size))
-            except TimeoutError:
-                raise _too_many("too much is sent at once; send less", 1.0) from None
+            await _wait_for(held, call, room, size, "too much is sent at once; send less")
 
         fields, call.size = await body_of(
             headers,
@@ -289,13 +303,28 @@ class App:
         return record
 
 
+async def _encoded(endpoint: Endpoint, call: RequestCall, reply: tuple[int, Any]) -> tuple[int, Any]:
+    """Return a reply whose value is written as JSON where that may take long."""
+    status, value = reply
+    size = LARGE_BYTES + 1 if endpoint.is_large else call.answer_size
+    if size > LARGE_BYTES:
+        value = health.TextAnswer(await aside(size, partial(_written, value)), _JSON[1])
+    return status, value
+
+
 def _who(call: RequestCall) -> str:
     """Return whose share a call uses: its token's, or its address's where none is needed."""
     return call.address if call.caller == _ANYONE else call.caller
 
 
-def _malformed(message: str) -> RequestRefused:
-    return RequestRefused(400, "malformed_request", message)
+async def _wait_for(
+    held: contextlib.AsyncExitStack, call: RequestCall, room: FairShare, size: int, else_said: str
+) -> None:
+    try:
+        async with asyncio.timeout(_ROOM_SECONDS):
+            await held.enter_async_context(room.taken(_who(call), size))
+    except TimeoutError:
+        raise _too_many(else_said, 1.0) from None
 
 
 def _too_many(message: str, waits: float) -> RequestRefused:
@@ -313,11 +342,15 @@ def _problem(refused: RequestRefused) -> dict[str, Any]:
     return {"error": {"code": refused.code, "message": refused.message, **refused.more}}
 
 
+def _written(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
 async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str], ...], *, is_head: bool) -> None:
     if isinstance(value, health.TextAnswer):
         body, kind = value.body, (b"content-type", value.kind)
     else:
-        body, kind = json.dumps(value, separators=(",", ":")).encode(), _JSON
+        body, kind = _written(value), _JSON
     headers = [kind, (b"content-length", b"%d" % len(body)), *_COMMON_HEADERS]
     headers += [(name.lower().encode(), text.encode("latin-1", "replace")) for name, text in more]
     # A client that does not read holds nothing up for longer; the server below then closes its connection.

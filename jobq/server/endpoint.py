@@ -87,6 +87,7 @@ class Endpoint:
         is_of_default: whether the default queue is the only one that it is about.
         id_schema: JSON schema of an {id} of the path.
         changes: whether it changes anything, so that the audit has it.
+        is_large: whether its answer may have some MB: then a caller has few of them at once.
         text: more than the summary.
     """
 
@@ -103,6 +104,7 @@ class Endpoint:
     id_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string", "minLength": 1})
     is_open: bool = False
     changes: bool = False
+    is_large: bool = False
     text: str = ""
 
     @property

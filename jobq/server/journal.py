@@ -31,6 +31,7 @@ _BATCH: Final = Parameter(
     name="batch", schema={"type": "string", "pattern": f"^{BATCH.pattern}$"}, text="Its tasks alone; none = all."
 )
 _RECORDS: Final = {
+    "is_large": True,
     "answers": {200: answers.JournalRecords},
     "text": "Tasks as they are stored to a token that may read; else what runs, without variables.",
 }
@@ -72,7 +73,7 @@ async def ids(call: RequestCall) -> Reply:
     return 200, {"ids": await (await _journal(call)).ids_with(_PART.read(call.query) or "", limit)}
 
 
-@ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,))
+@ENDPOINTS.add("GET", "/attempts", Scope.VIEW, answers={200: answers.JournalAttempts}, parameters=(_ID,), is_large=True)
 async def attempts(call: RequestCall) -> Reply:
     """Show the attempts of a task."""
     found = await (await _journal(call)).attempts(_ID.read(call.query) or "")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from jobq.errors import LockLost
+from jobq.errors import BackendUnavailable, LockLost
 from jobq.lease.store import Busy, Grant, LeaseRecord, LeaseState, LeaseStore, Request, checked_name, store_of
+from jobq.servable import PAGE_BYTES
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
@@ -15,6 +16,8 @@ from jobq.server.request import RequestCall
 from jobq.server.tokens import Scope
 
 _ACCEPTED: Final = {"accepted": True}
+_AT_ONCE: Final = 50  # read before it is seen whether a page is full
+_BUDGET: Final = timedelta(seconds=2)
 _OURS: Final = "jobq."  # names of the service itself
 _DONE: Final = {202: answers.Accepted}
 _RESOURCE: Final = Parameter(name="resource", schema=schemas.RESOURCE, text="Only the lease of this name.")
@@ -130,19 +133,38 @@ def _list(path: str, summary: str, wanted: Callable[[LeaseRecord], bool]) -> Non
         answers={200: answers.LeasePage},
         parameters=(AFTER, LIMIT, _RESOURCE),
         summary=summary,
+        is_large=True,
     )
     async def handler(call: RequestCall) -> Reply:
         limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
         name = call.query.get("resource")
         store = await _store(call)
         if name is None:
-            records = await store.list()
+            found, behind = await _page(call, wanted, after, limit)
         else:  # one is not to cost what all of them do
-            record = await store.read(checked_name(name))
-            records = [] if record is None else [record]
-        found = [each for each in records if each.name > after and wanted(each)]
-        more = found[limit - 1].name if len(found) > limit else None
-        return 200, {"leases": [shown(each) for each in found[:limit]], "next": more}
+            record, behind = await store.read(checked_name(name)), None
+            found = [] if record is None or record.name <= after or not wanted(record) else [record]
+        return 200, {"leases": [shown(each) for each in found], "next": behind}
+
+
+async def _page(
+    call: RequestCall, wanted: Callable[[LeaseRecord], bool], after: str, limit: int
+) -> tuple[list[LeaseRecord], str | None]:
+    """Return as many as fit into an answer, and the name that the others are behind; None = there are none."""
+    views = await call.service.places.views()
+    found, size, behind = list[LeaseRecord](), 0, after
+    while True:
+        page = await views.leases(call.queue, "", behind, min(limit, _AT_ONCE), budget=_BUDGET)
+        for record in filter(wanted, page.rows):
+            if len(found) == limit or size >= PAGE_BYTES:
+                return found, found[-1].name
+            found.append(record)
+            size += len(record.cursor or "") + len(record.confirmation or "")
+        if page.after == behind:
+            raise BackendUnavailable("there was no time to look at the leases")
+        if page.after is None or page.searched_to is not None:
+            return found, page.after
+        behind = page.after
 
 
 def _in_state(state: LeaseState) -> Callable[[LeaseRecord], bool]:

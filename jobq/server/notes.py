@@ -71,7 +71,13 @@ def _of_caller(call: RequestCall, value: str) -> str:
 
 
 @ENDPOINTS.add(
-    "POST", "/page", Scope.LEASE, body=view_schemas.NotesPage, answers={200: view_answers.NotesShown}, changes=False
+    "POST",
+    "/page",
+    Scope.LEASE,
+    body=view_schemas.NotesPage,
+    answers={200: view_answers.NotesShown},
+    changes=False,
+    is_large=True,
 )
 async def page(call: RequestCall) -> Reply:
     """Show a page of notes, to who keeps them."""

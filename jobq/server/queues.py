@@ -11,6 +11,7 @@ from jobq.errors import ConfigurationError
 from jobq.journal.wire import body_fields
 from jobq.pausing import Pause, pausable
 from jobq.selecting import WaitingShape, waiting_shapes
+from jobq.servable import MOST_PEEKED
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
 from jobq.server.error_responses import RequestRefused
@@ -27,6 +28,9 @@ _BEHIND: Final = Parameter(
     schema={"type": "string", "maxLength": 300, "pattern": r"^([0-9]{1,18}:[^\x00]*)?$"},
     text=AFTER.text,
 )
+_SKIPPED: Final = Parameter(
+    name="after", schema={"type": "integer", "minimum": 0, "maximum": MOST_PEEKED, "default": 0}, text=AFTER.text
+)
 _CLEAR_SECONDS: Final = 5.0  # of one request that has a cursor
 _CURSOR: Final = Parameter(
     name="cursor",
@@ -36,6 +40,7 @@ _CURSOR: Final = Parameter(
 _EXIST_OK: Final = Parameter(
     name="exist_ok", schema={"type": "string", "enum": ["true", "false"]}, text="Whether it may exist already."
 )
+_RAW: Final = {"answers": {200: answers.RawPage}, "is_large": True}
 _IDS: Final = {"body": schemas.Ids, "answers": {202: answers.FoundIds}}
 ENDPOINTS: Final = Endpoints("/api/queues")
 
@@ -110,14 +115,16 @@ async def hasten(call: RequestCall) -> Reply:
     return 202, {"hastened": [str(each) for each in found]}
 
 
-@ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, answers={200: answers.RawTasks}, parameters=(_LIMIT,))
+@ENDPOINTS.add("GET", "/{queue}/peek", Scope.READ, parameters=(_LIMIT, _SKIPPED), **_RAW)
 async def peek(call: RequestCall) -> Reply:
     """Show what could be claimed, as it is stored; variables with their values."""
-    found = await (await call.backend()).peek(_LIMIT.read(call.query))
-    return 200, {"tasks": list(_raw(found))}
+    skipped, limit = _SKIPPED.read(call.query), _LIMIT.read(call.query)
+    found, behind = await (await call.backend()).peek_page(skipped, min(limit, MOST_PEEKED - skipped))
+    is_over = behind is None or behind >= MOST_PEEKED
+    return 200, {"tasks": list(_raw(found)), "next": None if is_over else str(behind)}
 
 
-@ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, answers={200: answers.RawPage}, parameters=(_LIMIT, _BEHIND))
+@ENDPOINTS.add("GET", "/{queue}/dead-letters", Scope.READ, parameters=(_LIMIT, _BEHIND), **_RAW)
 async def dead_letters(call: RequestCall) -> Reply:
     """Show dead letters, oldest first, as they are stored; variables with their values."""
     limit = _LIMIT.read(call.query)

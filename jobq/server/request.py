@@ -49,6 +49,7 @@ class RequestCall:
         gone: set when the client has hung up, or the service stops.
         audited: what the audit is to say of it.
         size: of its body, in bytes.
+        answer_size: of its answer, about, as far as that may be large.
         token: of the caller; None = none is needed.
         may: returns whether the caller may do this to a queue.
     """
@@ -64,6 +65,7 @@ class RequestCall:
     may: Callable[[Scope, str], bool]
     audited: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+    answer_size: int = 0
     token: TokenRecord | None = None
     _backend: Any = None
 

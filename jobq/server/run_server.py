@@ -8,18 +8,19 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
 from jobq.errors import ConfigurationError
-from jobq.local_service import is_loopback, token_file
+from jobq.local_service import is_loopback, token_file, token_folder
 from jobq.racing import first_done
 from jobq.server.app import App, Limits
 from jobq.server.backend_pool import ServedPool
 from jobq.server.load_generator import GeneratorLoop
-from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol
+from jobq.server.slow_client_limits import MOST_CONNECTIONS, SlowClientProtocol, accept_tls
 from jobq.server.tokens import TokenBook, alone_in, write_owners_token
 from jobq.settings import Settings
 
@@ -100,13 +101,13 @@ async def serve(
                 " commands on your workers. Make one with `jobq serve token create SPEC --scope ...`, or leave --host"
                 " away"
             )
-        check_certificate(listening)
-        own = token_file(settings, 0).parent if is_local and not listening.is_open else None
+        tls_of(listening)
+        own = token_folder(settings) if is_local and not listening.is_open else None
         # In turn: of two that were bound to one port the second would leave its token in place of the first one's.
         with alone_in(own) if own is not None else contextlib.nullcontext():
             listener = bound(listening)
-            port = listener.getsockname()[1]
-            file = None if own is None else token_file(settings, port)
+            address, port = listener.getsockname()[:2]
+            file = None if own is None else token_file(settings, address, port)
             if file is not None:
                 tokens.add(write_owners_token(file))
             listen(listener, listening)  # now: who reaches it finds the token
@@ -148,6 +149,7 @@ async def run(
         on_stop: called when it is to end: lets what waits be answered.
     """
     _allow_descriptors()
+    context = tls_of(listening)
     config = uvicorn.Config(
         app,
         http=SlowClientProtocol,
@@ -159,34 +161,42 @@ async def run(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
-        ssl_certfile=listening.certificate,
-        ssl_keyfile=listening.key,
     )
     server = _Server(config)
-    serving = asyncio.create_task(server.serve([listener]), name="http server")
+    serving = asyncio.create_task(server.serve([] if context is not None else [listener]), name="http server")
     stopping = asyncio.create_task(stop.wait(), name="http server stops")
     while not server.started and not serving.done():  # noqa: ASYNC110 - as below
         await asyncio.sleep(0.01)  # uvicorn has no event for it
+    watched: list[asyncio.Task[Any]] = [serving, stopping]
     if not serving.done():
+        if context is not None:
+            make = partial(SlowClientProtocol, config, server.server_state, server.lifespan.state)
+            watched.append(asyncio.create_task(accept_tls(listener, context, make), name="accepts for TLS"))
         on_ready()
     try:
-        await first_done(serving, stopping)
+        await first_done(*watched)
     finally:
-        stopping.cancel()
+        for each in watched[1:]:
+            each.cancel()
         on_stop()
         server.should_exit = True
         await serving
+    for each in watched:
+        if each.done() and not each.cancelled():
+            each.result()  # what has failed is fatal
 
 
-def check_certificate(listening: ListenOptions) -> None:
-    """Raise ConfigurationError where TLS would fail, before anything is made."""
+def tls_of(listening: ListenOptions) -> ssl.SSLContext | None:
+    """Return what TLS is spoken with; None = none is. Raises ConfigurationError."""
     if listening.certificate is None:
-        return
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(listening.certificate, listening.key)
+        context.load_cert_chain(listening.certificate, listening.key)
     except OSError as error:  # of TLS too
         what = f"--certificate {listening.certificate} with --key {listening.key}"
         raise ConfigurationError(f"{what} cannot be used: {error.strerror or error}") from None
+    return context
 
 
 def bound(listening: ListenOptions) -> socket.socket:

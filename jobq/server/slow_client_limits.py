@@ -1,11 +1,17 @@
 """Connections that are slow, endless or too many: each has so long to bring a request's head, and so many bytes.
 
-The server below (uvicorn) waits for ever for the first byte of a request, and keeps whatever heads bring.
+The server below (uvicorn) waits for ever for the first byte of a request, and keeps whatever heads bring. With TLS it
+would know of a connection only after the handshake: so the handshake is made here, and counts from the accept on.
 """
 
 import asyncio
+import errno
 import json
-from typing import Any, ClassVar, Final
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -16,29 +22,70 @@ _HEAD_BYTES: Final = 32 * 1024
 _AROUND_HEADER: Final = 4  # ": " and the end of the line
 _MOST_HEADERS: Final = 100
 MOST_CONNECTIONS: Final = 4_000
+HANDSHAKE_SECONDS: Final = 10.0
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_AGAIN_SECONDS: Final = 1.0
+_log: Final = logging.getLogger("jobq.server")
+
+
+class _Silent(Protocol):
+    def give_up(self) -> None:
+        """Hang up without an answer."""
+        ...
 
 
 class SlowClientProtocol(HttpToolsProtocol):
     """One connection: HTTP/1.1 with limits on the head of a request."""
 
-    _idle: ClassVar[dict["SlowClientProtocol", None]] = {}  # those that have no whole head of a request, oldest first
+    _idle: ClassVar[dict[_Silent, None]] = {}  # those that have no whole head of a request, oldest first
+    _handshakes: ClassVar[set[_Silent]] = set()  # those of them that are not among the server's connections yet
     _deadline: asyncio.TimerHandle | None = None
     _read_bytes = 0  # of the head that is read: of its parts that have an end
     _head_bytes = 0
     _is_in_head = True
     _is_closed = False
+    _handshake: _Silent | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it; where there are too many, in place of the one that has said nothing for longest."""
+        self.end_handshake()
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            if not self._idle:
-                self._refuse(503, "too_many_connections", "there are too many connections")
-                return
-            # Else who only connects, and needs no token for that, keeps all others out.
-            next(iter(self._idle)).give_up()
+        if not self.makes_room():
+            self._refuse(503, "too_many_connections", "there are too many connections")
+            return
         self._idle[self] = None
         self._await_head()
+
+    def makes_room(self) -> bool:
+        """Return whether it may stay; hangs up on the one that has said nothing for longest where there are too many.
+
+        Else who only connects, and needs no token for that, would keep all others out.
+        """
+        if len(self.connections) + len(self._handshakes) <= MOST_CONNECTIONS:
+            return True
+        if self._idle:
+            next(iter(self._idle)).give_up()
+            return True
+        return False
+
+    def begin_handshake(self, handshake: _Silent) -> None:
+        """Count a connection that will be this one after its handshake."""
+        self._handshake = handshake
+        self._handshakes.add(handshake)
+        self._idle[handshake] = None
+
+    def end_handshake(self) -> None:
+        """Count it no more as such."""
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None:
+            self._handshakes.discard(handshake)
+            self._idle.pop(handshake, None)
+
+    @classmethod
+    def give_up_handshakes(cls) -> None:
+        """Hang up on those that are under way."""
+        for each in list(cls._handshakes):
+            each.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let it go."""
@@ -159,6 +206,70 @@ class SlowClientProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+class TlsHandshake:
+    """A connection from its accept to the end of its TLS handshake.
+
+    Args:
+        connection: that was accepted.
+        context: of the server.
+        then: the protocol that has the connection after that.
+    """
+
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, then: SlowClientProtocol) -> None:
+        self._connection = connection
+        self._has_begun = False
+        self._then = then
+        self._shaking = asyncio.create_task(self._shake_hands(context), name="TLS handshake")
+        self._shaking.add_done_callback(self._close)
+        then.begin_handshake(self)
+        if not then.makes_room():
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Hang up without an answer."""
+        self._then.end_handshake()
+        self._shaking.cancel()
+
+    async def _shake_hands(self, context: ssl.SSLContext) -> None:
+        self._has_begun = True
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._then, self._connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:  # of TLS too: it speaks something else, took too long, or has gone
+            _log.debug("a TLS handshake has failed: %s", error)
+        finally:
+            self._then.end_handshake()
+
+    def _close(self, _: "asyncio.Task[None]") -> None:
+        if not self._has_begun:  # else the event loop does
+            self._connection.close()
+
+
+async def accept_tls(
+    listener: socket.socket, context: ssl.SSLContext, make: Callable[[], SlowClientProtocol]
+) -> NoReturn:
+    """Accept connections for ever, each with a handshake that holds up no other.
+
+    Args:
+        listener: that listens, and does not block.
+        context: of the server.
+        make: makes the protocol of one connection.
+    """
+    try:
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    _log.warning("no connection can be accepted: %s", error)
+                    await asyncio.sleep(_AGAIN_SECONDS)
+                continue  # else the client has gone already
+            TlsHandshake(connection, context, make())
+    finally:
+        SlowClientProtocol.give_up_handshakes()
 
 
 _PHRASES: Final[dict[int, Any]] = {

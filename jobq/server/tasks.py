@@ -27,7 +27,7 @@ from jobq.server.tokens import Scope
 from jobq.settlement import Release
 from jobq.task import Task, new_id
 
-_PAGES: Final = {"answers": {200: answers.TaskPage}, "parameters": (AFTER, LIMIT)}
+_PAGES: Final = {"answers": {200: answers.TaskPage}, "parameters": (AFTER, LIMIT), "is_large": True}
 _STATE: Final = Parameter(
     name="state", schema={"type": "string", "enum": [str(kind) for kind in Kind]}, text="Which tasks."
 )
@@ -105,7 +105,9 @@ async def claim(call: RequestCall) -> Reply:
         await _give_back(found)
         found = []
     paused = await backend.paused() if not found and isinstance(backend, Pausable) else None
-    return 200, {"tasks": [_claimed(delivery, raw=body.raw) for delivery in found], **mark_field(paused)}
+    call.answer_size = sum(len(delivery.body) for delivery in found)
+    shown = await aside(call.answer_size, lambda: [_claimed(delivery, raw=body.raw) for delivery in found])
+    return 200, {"tasks": shown, **mark_field(paused)}
 
 
 async def _unless_gone(call: RequestCall, claiming: "asyncio.Future[Sequence[HeldDelivery]]") -> Sequence[HeldDelivery]:
@@ -176,9 +178,10 @@ async def dead(call: RequestCall) -> Reply:
 async def _page(call: RequestCall, kind: Kind) -> Reply:
     limit, after = LIMIT.read(call.query), AFTER.read(call.query) or ""
     backend = await call.backend()
-    found = await backend.page(kind, after, limit + 1)
-    shown = [_shown(record) for record in found[:limit]]
-    return 200, {"tasks": shown, "next": shown[-1]["id"] if len(found) > limit else None}
+    found, behind = await backend.page(kind, after, limit)
+    call.answer_size = sum(record.size for record in found)
+    shown = await aside(call.answer_size, lambda: [_shown(record) for record in found])
+    return 200, {"tasks": shown, "next": behind}
 
 
 @ENDPOINTS.add("GET", "/{id}", Scope.VIEW, answers={200: answers.TaskShown})

@@ -161,6 +161,7 @@ ENDPOINTS.extend(
         summary=verb.summary,
         answers={200: verb.answer},
         body=verb.body,
+        is_large=name in {"tasks", "task", "leases", "notes"},
     )
     for name, verb in VERBS.items()
 )

@@ -6,7 +6,10 @@ import pty
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime
+
+import psutil
 
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
@@ -230,3 +233,16 @@ main()
         "num_retries": 8,
     }
     assert {name: settings[name] for name in wanted} == wanted
+
+
+def test_a_sigterm_to_the_whole_tree_gives_the_work_back(jobq: Jobq) -> None:
+    """As `systemctl stop` sends it: the task was charged a retry, and the worker ended with 0."""
+    jobq("demo", "push", "--num-retries", "0", "--max-crashes", "0", "-c", "touch runs; sleep 60 & wait")
+    worker = jobq.start("demo", "worker", stdout=-3, stderr=-3, stdin=-3)
+    eventually((jobq.folder / "runs").exists)
+    for process in [psutil.Process(worker.pid), *psutil.Process(worker.pid).children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    assert worker.wait(30) == 143
+    (size,) = jobq("demo", "size", "--json").objects
+    assert (size["visible"], size["leased"], size["dead"]) == (1, 0, 0)

@@ -1,6 +1,8 @@
 """How a worker stops: what it finishes, what it gives back, and when."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -10,7 +12,7 @@ import pytest
 
 from jobq.clock import SystemClock
 from jobq.run.stopping import Stopping
-from tests.process.stage import Stage, stage_in
+from tests.process.stage import Stage, alive, stage_in, until_true
 
 
 @pytest.fixture
@@ -32,6 +34,31 @@ async def test_stop_gives_the_work_back_at_once_and_charges_no_retry(stage: Stag
     (delivery,) = await stage.backend.receive(1, None, timedelta(0))
     counters = delivery.task.counters
     assert (counters.preemptions, counters.failures, counters.ends, delivery.task.generation) == (1, 0, 1, 1)
+
+
+@pytest.mark.parametrize("trap", ["", "trap 'exit 143' TERM; "])
+async def test_a_signal_to_the_whole_tree_gives_the_work_back(stage: Stage, trap: str) -> None:
+    """It reaches task and worker in the same second: the task was charged a crash, or a retry (P7, S7)."""
+    stopping = Stopping()
+    await stage.push(f"{trap}echo $$; while :; do sleep 0.02; done", budgets={"crashes": 0, "retries": 0})
+    worker = asyncio.create_task(stage.worker(stopping).run())
+    await stage.until(lambda: stage.lines)
+    os.kill(int(stage.lines[0][2]), signal.SIGTERM)
+    await until_true(lambda: _is_gone(int(stage.lines[0][2])))
+    stopping.stop("SIGTERM")
+    report = await worker
+    assert (report.given_back, report.failed, report.dead_lettered) == (1, 0, 0)
+    assert stage.told("task.preempted")[0].fields["detail"] == "stopped: SIGTERM"
+
+
+async def test_p7_a_signal_to_the_task_alone_is_its_own_end(stage: Stage) -> None:
+    await stage.push("kill -TERM $$", budgets={"crashes": 0})
+    report = await stage.work()
+    assert (report.given_back, report.failed, report.dead_lettered) == (0, 1, 1)
+
+
+async def _is_gone(pid: int) -> bool:
+    return not alive(pid)
 
 
 async def test_a_task_that_will_not_stop_is_killed_after_its_grace(stage: Stage) -> None:

@@ -191,3 +191,11 @@ async def test_l4_one_404_ends_no_fresh_worker_and_a_missing_queue_does(stage: S
     missing = await stage.run("worker", spec="sb://emulator/nowhere")
     assert missing.code == 4, missing.err
     assert time.monotonic() - began < 15
+
+
+async def test_a_worker_that_has_done_all_says_of_nothing_that_it_is_left(stage: Stage) -> None:
+    """It counted before its work, for a look of the service serves for some seconds."""
+    await stage.pushed(5)
+    worker = await stage.run("worker")
+    last = json.loads(worker.err.splitlines()[-1])
+    assert (last["event"], last["succeeded"], last.get("detail")) == ("worker.stopped", 5, None), last

@@ -185,7 +185,7 @@ async def test_a_letter_that_names_anothers_origin_and_id_is_another(stage: Stag
     """Who may send writes both: a purge of the stranger's deleted the real one, a retry sent the stranger's work."""
     task = await _buried(stage)
     (letter,) = stage.dead.messages()
-    own = {ORIGIN: str(letter.properties[ORIGIN]), EPOCH: 2**53 - 1}
+    own: dict[str, str | int] = {ORIGIN: str(letter.properties[ORIGIN]), EPOCH: 2**53 - 1}
     spam = Task.new(command="echo spam", id=task.id)
     await stage.backend._wire.send(Outgoing(body=spam.encode(), message_id="spam", properties=own))
     await (await stage.take()).settle(MoveToDeadLetters("unsigned", "spam"))

@@ -22,6 +22,7 @@ from jobq.testing.service_bus.faults import Fault, Operation
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.lock_length import LockLength
+from jobq_azure.service_bus.rest_client import Locked
 from tests.sb.stage import Stage, staged
 
 LONG, SHORT = 60.0, 5.0
@@ -117,6 +118,44 @@ async def test_two_tellings_of_one_length_shorten_nothing() -> None:
     for seconds, shorter in ((60.0, None), (58.0, None), (57.9, timedelta(seconds=57.9))):
         length.hear(seconds)
         assert length.shorter_than(lease) == shorter
+
+
+@pytest.mark.parametrize("shown", [0.0, 30.0, 119.0], ids=["late, or a minute ahead", "half ahead", "behind"])
+async def test_one_answer_with_an_odd_date_concerns_no_neighbour(tmp_path: Path, shown: float) -> None:
+    """A receive told of a lock of 0 s: each neighbour's granted renewal counted as that, and the guardian killed it."""
+    async with _held(tmp_path) as held:
+        held.stage.emulator.faults.plan(Fault(401), Operation.ADMIN, count=math.inf)  # none else says how long it is
+        wire = held.stage.backend._wire
+        lock = wire.lock
+
+        async def odd(wait_seconds: int) -> Locked | None:
+            locked = await lock(wait_seconds)
+            return None if locked is None else replace(locked, seconds=shown)
+
+        wire.lock = odd  # type: ignore[method-assign]
+        await held.stage.pushed()
+        delivery = await held.stage.take()
+        assert delivery.lease == timedelta(seconds=30 if shown == 30 else LONG - 1), "no more than is known, renewed"
+        await delivery.settle(Complete(DONE))
+        wire.lock = lock  # type: ignore[method-assign]
+        await held.passes(40)
+        assert not held.keeper.is_lost
+        assert held.keeper.renewals < 5, "its lease is as long as it was"
+
+
+async def test_a_length_that_differs_counts_when_a_second_answer_agrees() -> None:
+    async def look() -> timedelta:
+        raise AssertionError
+
+    length, lease = LockLength(look, VirtualClock().boottime), timedelta(seconds=59)
+    length.hear(59.0)
+    for seconds, shorter in ((30.0, None), (59.0, None), (30.0, None), (29.0, timedelta(seconds=29.0))):
+        length.hear(seconds)
+        assert length.shorter_than(lease) == shorter
+    assert length.shorter_than(lease, 12.0) == timedelta(seconds=12), "of its own renewal one answer is enough"
+    length.hear(0.0)
+    length.hear(0.0)
+    assert length.shorter_than(lease) == timedelta(seconds=29.0), "no lock of the service is so short"
 
 
 async def test_who_asks_for_more_hears_of_a_shorter_lock_each_time(tmp_path: Path) -> None:

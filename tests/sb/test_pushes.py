@@ -22,8 +22,6 @@ from tests.sb.stage import NOW, Stage, staged
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        (503, BackendUnavailable),
-        (429, BackendUnavailable),
         (403, AccessDenied),
         (413, MalformedTask),
         (410, JobqError),
@@ -45,7 +43,23 @@ async def test_a_refused_push_raises(stage: Stage, status: int, error: type[Jobq
     assert await stage.backend.push([task]) == [task.id]
 
 
-@pytest.mark.parametrize("status", [503, 500])
+@pytest.mark.parametrize("status", [503, 429])
+async def test_what_a_busy_service_refuses_is_sent_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """And after a while it is an error: nothing is queued, and nothing is in doubt."""
+    stage.emulator.faults.plan(Fault(status), Operation.SEND, count=2)
+    task = Task.new(command="true")
+    assert await stage.backend.push([task]) == [task.id]
+    assert len(stage.requests(Operation.SEND)) == 3
+    monkeypatch.setattr("jobq_azure.service_bus.push.PUSH_SECONDS", 0.5)
+    stage.emulator.faults.plan(Fault(status), Operation.SEND, count=1000)
+    with pytest.raises(BackendUnavailable, match="busy"):
+        await stage.backend.push([Task.new(command="true")])
+    assert len(stage.queue.messages()) == 1
+
+
+@pytest.mark.parametrize("status", [403, 500])
 async def test_the_command_line_tells_no_id_of_a_refused_push(stage: Stage, status: int) -> None:
     stage.emulator.faults.plan(Fault(status), Operation.SEND, count=1000)
     result = await stage.run("push", "-c", "true", "--json")
@@ -77,12 +91,12 @@ async def test_a_failure_in_the_middle_names_what_is_queued(stage: Stage) -> Non
     real = stage.emulator.faults.take
     sends = 0
 
-    def second_is_busy(request: object) -> Fault:
+    def second_is_refused(request: object) -> Fault:
         nonlocal sends
         sends += getattr(request, "operation", None) is Operation.SEND
-        return Fault(503) if sends == 2 else real(request)  # type: ignore[arg-type] # is a request
+        return Fault(400) if sends == 2 else real(request)  # type: ignore[arg-type] # is a request
 
-    stage.emulator.faults.take = second_is_busy  # type: ignore[method-assign] # one of the sends alone
+    stage.emulator.faults.take = second_is_refused  # type: ignore[method-assign] # one of the sends alone
     with pytest.raises(PushUnknown, match="100 of 250") as caught:
         await stage.backend.push(tasks)
     assert caught.value.ids == tuple(task.id for task in tasks[:100])

@@ -25,7 +25,7 @@ async def test_s1_a_task_is_not_taken_for_replaced_by_other_work(stage: Stage, a
     await first.settle(Release())  # by a copy, which says whose
     (copy,) = stage.queue.messages()
     spam = task.copied({"command": "echo spam", "generation": 9, "epoch": 2**53 - 1})
-    own = {ORIGIN: str(copy.properties[ORIGIN]), EPOCH: 2**53 - 1}
+    own: dict[str, str | int] = {ORIGIN: str(copy.properties[ORIGIN]), EPOCH: 2**53 - 1}
     await stage.backend._wire.send(Outgoing(body=spam.encode(), message_id="spam", properties=own))
     real, stranger = sorted(
         await queue.receive(1, None, NOW) + await queue.receive(1, None, NOW), key=lambda each: str(each.task.command)

@@ -91,7 +91,7 @@ async def test_websockets_go_through_the_proxy_of_the_environment(
         monkeypatch.setenv(
             "HTTP_PROXY", f"http://user:word@127.0.0.1:{port}"
         )  # of the emulator's ws://; else HTTPS_PROXY
-        monkeypatch.setattr("jobq_azure.common.http_session.proxy_bypass", lambda _host: False)
+        monkeypatch.setattr("jobq.formats.proxies.proxy_bypass", lambda _host: False)
         await _bury_and_look(stage)
     assert any("/$servicebus/websocket" in url for url in asked)
 

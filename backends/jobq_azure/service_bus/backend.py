@@ -3,9 +3,11 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
@@ -25,13 +27,13 @@ from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
 from jobq_azure.service_bus.kept_letters import KeptLetters
-from jobq_azure.service_bus.lock_length import LockLength
+from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, roots_of
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, fitting, push
-from jobq_azure.service_bus.rest_client import Locked, RestClient
+from jobq_azure.service_bus.rest_client import GRAIN_SECONDS, Locked, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
@@ -178,6 +180,7 @@ class ServiceBusBackend:
     async def _look_at_lock(self) -> timedelta:
         self._description = await self._admin.describe(_DESCRIBE_SECONDS)
         self._described = self._now()
+        self._length.know(self._description.lock.total_seconds() - GRAIN_SECONDS)
         return self._description.lock
 
     async def create(self, *, exist_ok: bool = True) -> None:
@@ -206,6 +209,7 @@ class ServiceBusBackend:
 
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
+        self._forget_counts()
         return await push(self._wire, tasks, self._most_bytes, self._memory)
 
     @property
@@ -244,11 +248,32 @@ class ServiceBusBackend:
             if found and not self._is_warm:
                 self._is_warm = True
                 self._loading = asyncio.ensure_future(self._sdk.load())
-            ready = [each for locked in found if self._is_ready(each := self._delivery(locked, lease))]
+            try:
+                fresh = [lock for locked in found if (lock := await self._fresh(locked)) is not None]
+            except asyncio.CancelledError:  # nobody waits for them any more, and they are locked
+                self._lost()
+                raise
+            ready = [each for locked in fresh if self._is_ready(each := self._delivery(locked, lease))]
             if ready or not found:
                 return list(ready)
             if self._now() >= end + _PUT_OFF_SECONDS:
                 raise AllPutBack(f"{self._place}: nothing but tasks that cannot be handed out here")
+
+    async def _fresh(self, locked: Locked) -> Locked | None:
+        """Return a lock that was granted just now; one that an answer shows as nearly over is renewed first.
+
+        That answer was late, or its date is off. None = it cannot be renewed, and comes again.
+        """
+        self._length.hear(locked.seconds)
+        if locked.seconds >= LEAST_SECONDS or not (whole := self._length.heard.total_seconds() - GRAIN_SECONDS) > 0:
+            return replace(locked, seconds=self._length.at_most(locked.seconds))
+        try:
+            await self._wire.renew(locked)
+        except (JobqError, NoAnswer) as error:
+            _log.info("%s: message %s comes again, for its lock is over: %s", self._place, locked.number, error)
+            self._lost()
+            return None
+        return replace(locked, seconds=whole)
 
     def _is_ready(self, delivery: ServiceBusDelivery) -> bool:
         """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
@@ -270,7 +295,6 @@ class ServiceBusBackend:
     def _delivery(self, locked: Locked, lease: timedelta | None) -> ServiceBusDelivery:
         if locked.count == 0:
             self._first_count = 0
-        self._length.hear(locked.seconds)
         shortest = [timedelta(seconds=locked.seconds), lease, self._options.shorter_lock]
         return ServiceBusDelivery(
             self._wire,
@@ -281,7 +305,12 @@ class ServiceBusBackend:
             on_their_way=self._on_their_way,
             deduplicates=bool(self._dedup_window()),
             length=self._length,
+            on_settled=self._forget_counts,
         )
+
+    def _forget_counts(self) -> None:
+        """Have the next look at the counts ask the service: this process has changed them."""
+        self._described = -math.inf
 
     def _lost(self) -> None:
         self._put_off_times.add(UNKNOWN_ID, self.capabilities.default_lease.total_seconds())
@@ -317,7 +346,10 @@ class ServiceBusBackend:
         return found
 
     async def stats(self) -> QueueStats:
-        """Count what the service counts; it bills a look like ten messages, so one serves for some seconds."""
+        """Count what the service counts; it bills a look like ten messages, so one serves until something is changed.
+
+        That is for some seconds, which others have; what this process has pushed or settled since is counted anew.
+        """
         if self._description is None or self._now() - self._described >= self._options.stats_seconds:
             try:
                 self._description = await certain(self._admin.describe())
@@ -332,6 +364,7 @@ class ServiceBusBackend:
 
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
+        self._forget_counts()
         count = await certain(cleared(self._amqp(), self._wire))
         self._memory = RecentPushes(self._now)
         return count
@@ -342,10 +375,12 @@ class ServiceBusBackend:
 
     async def redrive(self, ids: Sequence[str]) -> list[str]:
         """Put dead letters back."""
+        self._forget_counts()
         return await certain(self._dead.redrive(ids))
 
     async def purge_dead(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters for good."""
+        self._forget_counts()
         return await certain(self._dead.purge(ids))
 
     async def delete(self, *, only_empty: bool = False) -> None:  # noqa: ARG002 - the service cannot do both in one step

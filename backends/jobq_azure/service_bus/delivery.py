@@ -19,7 +19,7 @@ from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.letter_ledger import ledger_in, ledger_of
 from jobq_azure.common.letter_work import work_in
 from jobq_azure.common.request_chain import Chain
-from jobq_azure.service_bus.lock_length import LockLength
+from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
 from jobq_azure.service_bus.message_format import (
     BEFORE,
     DELIVERIES,
@@ -60,6 +60,7 @@ class ServiceBusDelivery(BaseDelivery):
         on_their_way: the backend's; holds each request until it is answered.
         deduplicates: whether the broker is known to drop a second clone.
         length: of the queue's locks.
+        on_settled: called once the service has an end of it.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ServiceBusDelivery(BaseDelivery):
         on_their_way: "set[asyncio.Task[None]]",
         deduplicates: bool,
         length: LockLength,
+        on_settled: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             id=id_in(locked)[:_LONGEST_ID],
@@ -86,6 +88,7 @@ class ServiceBusDelivery(BaseDelivery):
         self._requests = Chain(wire.place, on_their_way)
         self._deduplicates = deduplicates
         self._length = length
+        self._on_settled = on_settled
         self._sent: Outgoing | None = None  # the clone, once the service has it
         self._in_doubt = False  # whether it has the clone
         self._unanswered = ""  # a verb whose answer was lost while the lock stood
@@ -148,17 +151,20 @@ class ServiceBusDelivery(BaseDelivery):
 
     async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:  # noqa: ARG002 - there is no journal
         """Extend the lock by the queue's own duration; return that where it is known to be less than `lease` by now."""
+        shown: float | None = None
 
         async def renew() -> None:
+            nonlocal shown
             self._check_held()
-            seconds = (await self._wire.renew(self._locked)).seconds
-            if seconds is None:
+            shown = (await self._wire.renew(self._locked)).seconds
+            if shown is None or shown < LEAST_SECONDS:  # the latter by a date that is off: it was renewed just now
+                shown = None
                 await self._length.ask()
             else:
-                self._length.hear(seconds)
+                self._length.hear(shown)
 
         await self._send(renew)
-        if (shorter := self._length.shorter_than(lease)) is not None:
+        if (shorter := self._length.shorter_than(lease, shown)) is not None:
             self.lease = shorter
         return Renewed(lease=shorter)
 
@@ -268,6 +274,7 @@ class ServiceBusDelivery(BaseDelivery):
                     raise NoAnswer(f"{error}; the request before was not answered") from None
                 raise
             self._is_settled = True
+            self._on_settled()
 
         await self._send(settle)
 

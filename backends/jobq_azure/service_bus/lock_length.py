@@ -3,6 +3,9 @@
 A renewal extends a lock by what the queue says at that moment. One that is shorter than the lease that was granted
 would let the next worker have the task while it still runs here (P1). It is read wherever it is shown: by each receive,
 by the answer to a renewal, whose reference promises nothing of the kind, and else by a look at the queue.
+
+An answer shows a length by its own date, and one front end's may be off, or its answer late: what differs from what is
+known counts when a second answer agrees, or the queue is looked at. Until then it shortens no lease but its own.
 """
 
 import asyncio
@@ -16,6 +19,8 @@ from jobq_azure.service_bus.rest_client import GRAIN_SECONDS
 
 _LOOK_SECONDS: Final = 60.0  # between two looks of a process: each is billed as ten messages
 _PATIENCE_SECONDS: Final = 1.0  # that a renewal waits for one
+_SHORTEST_SECONDS: Final = 5.0  # of a lock, by the service
+LEAST_SECONDS: Final = _SHORTEST_SECONDS - GRAIN_SECONDS  # that an answer can show of a whole one
 
 
 class LockLength:
@@ -30,6 +35,7 @@ class LockLength:
         self._look = look
         self._now = now
         self._known: float | None = None
+        self._doubted: float | None = None  # what one answer has shown that differs from it
         self._looking: asyncio.Task[None] | None = None
         self._due = now() + _LOOK_SECONDS
         self._may_look = True
@@ -40,14 +46,34 @@ class LockLength:
         return timedelta(0) if self._known is None else timedelta(seconds=self._known + GRAIN_SECONDS)
 
     def hear(self, seconds: float) -> None:
-        """Take what an answer of the service says: how long a lock surely lasts."""
-        self._known = seconds
+        """Take what an answer shows: how long a lock surely lasts. Less than any does is no length of a lock."""
+        if seconds < LEAST_SECONDS:
+            return
+        alike = [each for each in (self._known, self._doubted) if each is not None]
+        if self._known is None or any(abs(seconds - each) <= 2 * GRAIN_SECONDS for each in alike):
+            self.know(seconds)
+        else:
+            self._doubted, self._due = seconds, self._now()  # a look at the queue says more
 
-    def shorter_than(self, lease: timedelta) -> timedelta | None:
-        """Return the length, if a lock is shorter than this lease, by more than two answers about one differ."""
-        if self._known is None or self._known >= lease.total_seconds() - GRAIN_SECONDS:
+    def know(self, seconds: float) -> None:
+        """Take what is certain."""
+        self._known, self._doubted = seconds, None
+
+    def at_most(self, seconds: float) -> float:
+        """Return for how long a lock counts that an answer shows to last for so long: no longer than is known."""
+        return seconds if self._known is None else min(seconds, self._known)
+
+    def shorter_than(self, lease: timedelta, shown: float | None = None) -> timedelta | None:
+        """Return the length, if a lock is shorter than this lease, by more than two answers about one differ.
+
+        Args:
+            lease: that is kept.
+            shown: by the answer to its own renewal, which counts for it alone.
+        """
+        known = min((each for each in (self._known, shown) if each is not None), default=None)
+        if known is None or known >= lease.total_seconds() - GRAIN_SECONDS:
             return None
-        return timedelta(seconds=self._known)
+        return timedelta(seconds=known)
 
     async def ask(self) -> None:
         """Look at the queue if that is due, for as long as a renewal may wait; what comes later counts for the next."""
@@ -65,7 +91,7 @@ class LockLength:
 
     async def _looked(self) -> None:
         try:
-            self.hear((await self._look()).total_seconds() - GRAIN_SECONDS)
+            self.know((await self._look()).total_seconds() - GRAIN_SECONDS)
         except AccessDenied:  # only who may manage the queue may read this
             self._may_look = False
         except (JobqError, NoAnswer):

@@ -337,7 +337,7 @@ def _put_ids(ids: Sequence[str]) -> None:
         terminal.flush()
 
 
-async def _batches(backend: "Backend", ids: tuple[str, ...]) -> AsyncGenerator[list[str]]:
+async def _batches(backend: "Backend", ids: tuple[str, ...]) -> AsyncGenerator[Sequence[str]]:
     """Yield ids, some hundred at a time; many that a list has shown, as a walk comes by their letters, where it can."""
     from jobq.backend import WalksDead  # noqa: PLC0415 - --help must not pay for it
 
@@ -358,7 +358,7 @@ async def _batches(backend: "Backend", ids: tuple[str, ...]) -> AsyncGenerator[l
         yield different[start : start + _BATCH]
 
 
-async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncGenerator[list[str]]:
+async def _dead_at_start(backend: "Backend", total: int | None) -> AsyncGenerator[Sequence[str]]:
     """Yield the ids of those that were dead when this began, oldest first, though some may die again meanwhile.
 
     The consumer takes each batch out of the dead-letter place. Whatever dies later comes after, so that the first

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from jobq.cli.display.live_frame import Draw, FrameWriter, same_terminal
 from jobq.cli.display.logging_handler import LogRecords, least_event_level
-from jobq.cli.display.terminal import cannot_write, paint, reader_has_gone
-from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, WriterThread
+from jobq.cli.display.terminal import cannot_write, paint
+from jobq.cli.display.writer_thread import MAX_WAITING_BYTES, WriterThread, reader_has_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,8 @@ Standard output carries data, standard error everything else. Text that came out
 `put` and `say` make each line `visible`; only `put_text` does not.
 """
 
-import errno
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,12 +13,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from jobq.cli.display.queue_name import to_copy
+from jobq.cli.display.writer_thread import WriterThread, reader_has_gone
 from jobq.formats.visible_text import visible as visible  # noqa: PLC0414 - what nearly all who print need
 
 if TYPE_CHECKING:
     from logging import LogRecord
-
-    from jobq.cli.display.writer_thread import WriterThread
 
 
 class Verbosity(IntEnum):
@@ -33,7 +30,7 @@ class Verbosity(IntEnum):
 
 _verbosity = Verbosity.NORMAL
 _apart: TextIO | None = None  # where data goes while descriptor 1 is a stranger's
-_threads: "dict[int, WriterThread]" = {}  # that write while what runs must not wait for a reader, by descriptor
+_threads: dict[int, WriterThread] = {}  # that write while what runs must not wait for a reader, by descriptor
 _LAST_SECONDS: Final = 2.0
 _ROWS: Final = 3
 _RED: Final = "31"
@@ -114,13 +111,6 @@ def cannot_write(error: OSError) -> str:
     return f"cannot write to standard output: {error.strerror or error}"
 
 
-def reader_has_gone(error: OSError, descriptor: int) -> bool:
-    """Return whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
-    if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
-        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
-    return error.errno == errno.EPIPE
-
-
 def _data() -> TextIO:
     return _apart or sys.stdout
 
@@ -152,8 +142,6 @@ def by_thread() -> Iterator[None]:
 
     When too many lines wait, new ones are dropped and counted. Output that cannot be written raises nothing.
     """
-    from jobq.cli.display.writer_thread import WriterThread  # noqa: PLC0415 - it imports this
-
     flush()
     said = b"jobq: warning: %d lines were dropped: their reader is too slow\n"
     err = WriterThread(lambda count: (2, said % count))

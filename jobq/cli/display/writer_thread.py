@@ -1,7 +1,9 @@
 """Writes lines from a thread of its own: a paused terminal or a full pipe must never stop the event loop (P1, L4)."""
 
+import errno
 import os
 import select
+import stat
 import threading
 import time
 from collections import deque
@@ -138,6 +140,13 @@ class WriterThread:
 def lines_in(data: bytes) -> int:
     """Return how many lines these bytes are, an unfinished one included."""
     return data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+def reader_has_gone(error: OSError, descriptor: int) -> bool:
+    """Return whether nobody reads any more, as in `| head -1` or on a terminal that hung up: then nothing is lost."""
+    if error.errno == errno.EIO:  # of a disk: a fault; a terminal that hung up is no longer one to isatty
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    return error.errno == errno.EPIPE
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

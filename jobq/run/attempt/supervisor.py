@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 _SHOWN_AFTER_SECONDS = 1.0  # a failed task that is kept for longer is shown as that, not as one that runs
 SAVE_SECONDS = 3.0  # after the grace, for the files of a task that was stopped: all within 30 s (P8)
 _NOT_STARTED = "could not be started: "
+_STOPPED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SAME_SECONDS = 1.0  # by which a signal to the whole tree has reached task and worker
 START_SECONDS = 3.0  # how long a start may still take once the worker has to stop
 
 
@@ -387,7 +390,7 @@ class _Attempt:
         with racing(running.exited(), *reasons.values()) as (end, *waits):
             await first_done(end, *waits)
             if end.done() or running.has_exited():
-                return await running.ended()  # what came at the same moment did not end it (P7)
+                return await self._own_end(running)  # what came at the same moment did not end it (P7)
             why, reason = next(pair for pair in zip(reasons, waits, strict=True) if pair[1].done())
             outcome = await self._stop(running, end, why)
         if outcome.kind is OutcomeKind.LOCK_LOST and why is not OutcomeKind.LOCK_LOST:
@@ -401,6 +404,18 @@ class _Attempt:
             OutcomeKind.TIMED_OUT: f"killed after its time limit of {task.timeout or 0:g} s",
         }[why]
         return replace(outcome, kind=why, detail=detail)
+
+    async def _own_end(self, running: Running) -> Outcome:
+        """Return how it ended by itself; a signal that the worker gets in the same second, too, was meant for both."""
+        outcome, clock, stopping = await running.ended(), self._with.clock, self._with.stopping
+        if outcome.signal not in _STOPPED_BY and (outcome.exit_code or 0) - 128 not in _STOPPED_BY:
+            return outcome
+        same = clock.sleep_until(clock.boottime() + _SAME_SECONDS)
+        await first_of(stopping.interrupted.future(), self._keeper.lock_lost_event.future(), same)
+        if not stopping.interrupted.is_set():
+            return outcome
+        self._save_by = clock.boottime() + SAVE_SECONDS
+        return replace(outcome, kind=OutcomeKind.PREEMPTED, detail=f"stopped: {stopping.cause}")
 
     async def _stop(self, running: Running, end: "asyncio.Future[None]", why: OutcomeKind) -> Outcome:
         """SIGTERM, grace, SIGKILL; SIGTERM only while the lease is ours, SIGKILL at its deadline at the latest (P6)."""

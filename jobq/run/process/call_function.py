@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 INTERRUPTED = -signal.SIGINT
-NO_JSON = "it is no JSON:"  # a result that begins so says why there is none
+NO_JSON = "it is not JSON:"  # a result that begins so says why there is none
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - each import costs every such task
 
 
@@ -162,7 +162,7 @@ def exit_code_of(code: object) -> int:
 def main() -> None:
     """Run in a process of its own."""
     enter(here())
-    leave(run(sys.argv[1:]))
+    leave(run([os.fsencode(sys.argv[1]).decode("utf-8", "surrogateescape"), *sys.argv[2:]]))
 
 
 def leave(code: int) -> NoReturn:

@@ -1,6 +1,7 @@
 """What a task learns from its environment, and the argv it runs (architecture 6; rules.md 3, A2 and A6)."""
 
 import functools
+import os
 import re
 import shutil
 import sys
@@ -93,6 +94,15 @@ def task_environment(
     if checkpoint is not None:
         environment["JOBQ_CHECKPOINT"] = checkpoint
     return environment
+
+
+def own_environment() -> dict[str, str]:
+    """Return this process's variables with the texts that their bytes are in UTF-8, whatever its locale says."""
+    return {_as_utf8(name): _as_utf8(value) for name, value in os.environ.items()}
+
+
+def _as_utf8(text: str) -> str:
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def start_environment(base: Mapping[str, str], mode: Literal["inherit", "clean"]) -> dict[str, str]:

@@ -186,6 +186,11 @@ class Spawner(Protocol):
         ...
 
 
+def exec_bytes(text: str) -> bytes:
+    """Return what exec is given of a text of a task: UTF-8, whatever the locale says; raises ValueError."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def is_readable(descriptor: int) -> bool:
     """Return whether a descriptor is readable now: a pidfd is once its process has ended (pidfd_open(2))."""
     poll = select.poll()
@@ -205,7 +210,11 @@ def start_failed(launch: Launch, error: OSError | ValueError) -> StartFailed:
         # NUL, a lone surrogate, "=" in a variable's name: exec has no way to pass them on.
         return StartFailed(f"cannot start {program}: its arguments or environment hold text that exec refuses: {error}")
     reason = os.strerror(error.errno or 0)
-    if launch.cwd is not None and error.filename == launch.cwd and not _enters_program(launch):
+    if (
+        launch.cwd is not None
+        and error.filename in (launch.cwd, exec_bytes(launch.cwd))
+        and not _enters_program(launch)
+    ):
         return _failure(error.errno, _directory_fault(_shown(launch.cwd), error.errno, reason))
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
@@ -260,9 +269,9 @@ def _missing(launch: Launch, program: str) -> str:
 
 def _largest(launch: Launch) -> str:
     # Names only: the values may be secret (rules.md 3, A5).
-    sizes = [(len(os.fsencode(value)), f"argument {index}") for index, value in enumerate(launch.argv)]
+    sizes = [(len(exec_bytes(value)), f"argument {index}") for index, value in enumerate(launch.argv)]
     sizes += [
-        (len(os.fsencode(name)) + len(os.fsencode(value)), f"environment variable {_shown(name)}")
+        (len(exec_bytes(name)) + len(exec_bytes(value)), f"environment variable {_shown(name)}")
         for name, value in launch.env.items()
     ]
     size, name = max(sizes)

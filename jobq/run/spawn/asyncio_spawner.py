@@ -20,7 +20,16 @@ from typing import Final, Self
 
 from jobq.errors import ConfigurationError
 from jobq.run.process import kernel
-from jobq.run.process.spawner import ExitStatus, Launch, Process, StartFailed, StatusLost, is_readable, start_failed
+from jobq.run.process.spawner import (
+    ExitStatus,
+    Launch,
+    Process,
+    StartFailed,
+    StatusLost,
+    exec_bytes,
+    is_readable,
+    start_failed,
+)
 
 _log: Final = logging.getLogger(__name__)
 _MAXRSS_UNIT_BYTES: Final = 1 if sys.platform == "darwin" else 1024
@@ -84,9 +93,9 @@ class AsyncioSpawner:
         try:
             with kernel.bound_to([*launch.cpu_ids]):
                 popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread
-                    launch.argv,
-                    env=launch.env,
-                    cwd=launch.cwd,
+                    [*map(exec_bytes, launch.argv)],
+                    env={exec_bytes(name): exec_bytes(value) for name, value in launch.env.items()},
+                    cwd=None if launch.cwd is None else exec_bytes(launch.cwd),
                     stdin=subprocess.DEVNULL,
                     stdout=launch.stdout,
                     stderr=launch.stderr,

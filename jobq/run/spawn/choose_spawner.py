@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobq.errors import ConfigurationError
+<<<<<<< HEAD
 from jobq.run.process.environment import start_environment
+=======
+from jobq.racing import racing
+from jobq.run.process import OUR_PYTHON
+from jobq.run.process.environment import inherited_environment, start_environment
+>>>>>>> e0bbf6a2c823d1af7ac4966dfd5c4880947c8a81
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.spawn import launchers
@@ -74,7 +80,7 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
     contained = guardian_options(settings.containment)
     group = contained if "--group" in contained else []
     try:
-        command = [sys.executable, "-P", "-m", "jobq", *arguments]
+        command = [sys.executable, *OUR_PYTHON, "jobq", *arguments]
         shown = start_environment(os.environ, settings.task_env)
         descriptor = launch([*contained, *options, "--", *command], group, shown).detach()
     except OSError as error:  # this machine is short of processes or memory

@@ -10,7 +10,7 @@ from typing import Final
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.protocol import Message
-from jobq.run.process.spawner import ExitStatus, StatusLost, is_readable, nothing
+from jobq.run.process.spawner import ExitStatus, StatusLost, exec_bytes, is_readable, nothing
 
 _log: Final = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def refuse_unsendable(texts: Iterable[str], names: Iterable[str]) -> None:
         texts: arguments, a folder, and values of variables.
         names: of these variables.
     """
-    if any(b"\0" in os.fsencode(text) for text in (*texts, *names)):
+    if any(b"\0" in exec_bytes(text) for text in (*texts, *names)):
         raise ValueError("embedded null byte")
     if any("=" in name or not name for name in names):
         raise ValueError("illegal environment variable name")

@@ -17,6 +17,7 @@ from jobq.errors import ConfigurationError
 from jobq.run.guardian import protocol
 from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.protocol import Message, Receiver, Sender, WireError
+from jobq.run.process import OUR_PYTHON
 from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Launch, Process, StatusLost, start_failed
 from jobq.run.spawn import containment, launchers, pings
@@ -376,7 +377,7 @@ def _start_guardian(options: list[str]) -> tuple[socket.socket, "subprocess.Pope
     with theirs:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "jobq.run.guardian", *options, "--attached", str(theirs.fileno())],
+                [sys.executable, *OUR_PYTHON, "jobq.run.guardian", *options, "--attached", str(theirs.fileno())],
                 env=start_environment(os.environ, "clean"),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from jobq.run import withheld
-from jobq.run.process import OBEYED
+from jobq.run.process import OBEYED, OUR_PYTHON
 
 
 def launch(
@@ -40,7 +40,7 @@ def launch(
     kernel.hide_from_same_user()
     signal.pthread_sigmask(signal.SIG_BLOCK, kernel.FORWARDED)  # what comes before they can listen waits in the kernel
     strangers = kernel.children()  # `exec jobq worker` keeps those of a shell
-    python = [sys.executable, "-P", "-m"]
+    python = [sys.executable, *OUR_PYTHON]
     seen, signs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # the guardian's signs of life
     me = os.getpid()
     if child := os.fork():

@@ -1,7 +1,6 @@
 """One task for a program: `Queue.pull_and_execute`, with a guardian of its own where processes are started."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from jobq.run.callbacks.callback import Callback, CallbackSignature
 from jobq.run.callbacks.inline_runner import CallbackRunner, ThreadRunner
 from jobq.run.callbacks.process_runner import ProcessRunner, portable
 from jobq.run.circuit_breaker import Breaker
+from jobq.run.process.environment import own_environment
 from jobq.run.process.log_upload import LOG_SECONDS, sinks_of
 from jobq.run.process.oom import oom_counter
 from jobq.run.process.task_folder import TaskFolder
@@ -155,7 +155,7 @@ async def _runner(backend: Backend, settings: Settings, way: PullWay, on_line: O
                 spawner,
                 queue_name=backend.name,
                 settings=settings,
-                environment=dict(os.environ),
+                environment=own_environment(),
                 on_line=on_line,
                 sampler=sampler,
                 folder=folder,

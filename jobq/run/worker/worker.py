@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -28,6 +27,7 @@ from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.attempt.task_grants import TaskGrants
 from jobq.run.circuit_breaker import Breaker
+from jobq.run.process.environment import own_environment
 from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
@@ -119,7 +119,7 @@ class Worker:
         self._adapt = adapt
         self._on_line = on_line
         self._on_bytes = on_bytes
-        self._environment = dict(os.environ if environment is None else environment)  # read once, not at every start
+        self._environment = dict(own_environment() if environment is None else environment)  # read once
         self._left = math.inf if max_tasks is None else max_tasks
         self._judge = judge
         self._on_report = on_report

@@ -135,7 +135,7 @@ async def test_a_push_that_is_given_up_names_what_may_be_there(stage: Stage) -> 
 
 async def test_a_push_that_is_given_up_while_it_takes_back_names_what_may_be_there(stage: Stage) -> None:
     """S8: one put was refused, and the others were being taken back: a time-out told nothing of them."""
-    stage.proxy.strike(Strike.BUSY, "POST")
+    stage.proxy.strike(Strike.DENY, "POST")
     stage.proxy.strike(Strike.HANG, "DELETE", count=math.inf)
     tasks = [Task.new(command="true") for _ in range(8)]
     pushing = asyncio.create_task(stage.backend.push(tasks))
@@ -172,9 +172,10 @@ async def test_a_service_that_falls_silent_holds_up_no_push(stage: Stage, monkey
     assert len(caught.value.ids) >= 90
 
 
-async def test_throttled_is_busy(stage: Stage) -> None:
+async def test_throttled_is_busy(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # It took no effect: nothing is in doubt.
-    stage.proxy.strike(Strike.THROTTLE, "POST")
+    monkeypatch.setattr(pushing, "PUSH_SECONDS", 0.5)
+    stage.proxy.strike(Strike.THROTTLE, "POST", count=math.inf)
     with pytest.raises(BackendUnavailable, match="busy"):
         await stage.backend.push([Task.new(command="true")])
     assert await stage.total() == 0

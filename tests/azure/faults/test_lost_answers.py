@@ -174,13 +174,15 @@ async def test_time_to_live_is_never(stage: Stage) -> None:
     assert {each.query["messagettl"] for each in puts} == {"-1"}
 
 
-async def test_what_cannot_be_taken_back_is_named(stage: Stage) -> None:
+async def test_what_cannot_be_taken_back_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     # S8: all of a push or, on an error, none; what may be there all the same is in doubt.
     tasks = [Task.new(command="true") for _ in range(3)]
-    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: tasks[2].id.encode() in request.body)
-    stage.proxy.strike(Strike.BUSY, "DELETE", count=2)
+    monkeypatch.setattr("jobq_azure.storage.push._TAKE_BACK_SECONDS", 1.0)
+    stage.proxy.strike(Strike.DENY, "POST", matches=lambda request: tasks[2].id.encode() in request.body)
+    stage.proxy.strike(Strike.BUSY, "DELETE", count=math.inf)
     with pytest.raises(PushUnknown) as caught:
         await stage.backend.push(tasks)
+    await stage.proxy.heal()
     queued = {each.id for each in await stage.behind.peek(32)}
     assert queued
     assert queued == set(caught.value.ids)

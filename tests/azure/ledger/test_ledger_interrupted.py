@@ -75,7 +75,7 @@ async def _pushed_by_two(stage: Stage, act: Any) -> tuple[Any, Any]:
     async def refuse(tasks: list[Task]) -> list[str]:
         first.set()
         await second.wait()
-        stage.proxy.strike(Strike.BUSY, "POST", count=float("inf"))
+        stage.proxy.strike(Strike.DENY, "POST", count=float("inf"))
         try:
             return await sends(tasks)
         finally:

@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import hashlib
 import json
+import math
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,8 +109,8 @@ async def test_push_that_is_refused_leaves_no_blob(stage: Stage) -> None:
     await push_as_cli(stage, [large_task()])
     await stage.backend.clear()
     before = await blobs_of(stage)
-    stage.proxy.strike(Strike.BUSY, "POST")
-    with pytest.raises(BackendUnavailable):
+    stage.proxy.strike(Strike.DENY, "POST")
+    with pytest.raises(AccessDenied):
         await stage.backend.push([large_task()])
     assert await blobs_of(stage) == before
     assert await stage.total() == 0
@@ -129,11 +130,13 @@ async def test_lost_answer_to_the_message_keeps_its_payload(stage: Stage) -> Non
 
 
 @pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK, Strike.BUSY])
-async def test_lost_upload_pushes_nothing(stage: Stage, strike: Strike) -> None:
+async def test_lost_upload_pushes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch, strike: Strike) -> None:
+    monkeypatch.setattr("jobq_azure.storage.push.PUSH_SECONDS", 0.5)
     await make_container(stage)
-    stage.blobs.strike(strike, "PUT")
+    stage.blobs.strike(strike, "PUT", count=math.inf)
     with pytest.raises(BackendUnavailable):
         await stage.backend.push([large_task()])
+    await stage.blobs.heal()
     assert await stage.total() == 0
     assert not await blobs_of(stage)
 
@@ -257,8 +260,8 @@ async def test_s1_a_sweep_by_a_machine_whose_clock_is_ahead_takes_no_payload_of_
 async def test_what_is_taken_back_takes_its_payload_along(stage: Stage) -> None:
     await make_container(stage)
     good, bad = large_task(), large_task()
-    stage.proxy.strike(Strike.BUSY, "POST", matches=lambda request: bad.id.encode() in request.body)
-    with pytest.raises(BackendUnavailable):
+    stage.proxy.strike(Strike.DENY, "POST", matches=lambda request: bad.id.encode() in request.body)
+    with pytest.raises(AccessDenied):
         await stage.backend.push([good, bad])
     assert await stage.total() == 0
     assert not await blobs_of(stage)

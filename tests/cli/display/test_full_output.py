@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.cli.display.terminal import reader_has_gone
+from jobq.cli.display.writer_thread import reader_has_gone
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 

@@ -140,7 +140,7 @@ async def test_a_value_that_is_no_json_is_no_failure_and_no_settle_without_end(t
     report, outcome = await run_once(tmp_path, callback)
     assert report.settled is Settled.YES
     assert (outcome.kind, outcome.value) == (OutcomeKind.SUCCEEDED, None)
-    assert outcome.value_lost == "it is no JSON: a object (TypeError)"
+    assert outcome.value_lost == "it is not JSON: a object (TypeError)"
 
 
 async def test_what_a_callback_does_to_its_arguments_does_not_travel_on(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A service on this machine's loopback is its owner's: others need a token that was made for them (A8)."""
 
 import fcntl
+import json
 import os
 import stat
 import subprocess
@@ -131,6 +132,25 @@ def test_of_two_that_start_on_one_port_the_one_that_listens_has_left_its_token(j
         assert server.ask("GET", "/api/tasks", token=file.read_text())[0] == 200
         winner.terminate()
         winner.communicate()
+
+
+def test_services_on_one_port_of_several_addresses_have_a_token_each(jobq: Jobq, tmp_path: Path) -> None:
+    """The second overwrote the first one's, whose owner's commands were refused."""
+    with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, is_open=False) as first:
+        spec = f"sqlite://{tmp_path}/others.db/demo"
+        for address in ("127.0.0.2", "::1"):
+            second = jobq.start(
+                "serve", spec, "--host", address, "--port", str(first.port), "--json", stdin=-3, stderr=-3
+            )
+            assert second.stdout is not None
+            url = json.loads(second.stdout.readline())["url"]
+            jobq(f"{url}/demo", "push", "-c", "true")
+            jobq(f"{first.url}/demo", "push", "-c", "true")
+            second.terminate()
+            second.communicate()
+            assert second.returncode == 0
+        own(first).touch()
+        assert jobq(f"http://localhost:{first.port}/demo", "size").lines[1].split()[0] == "2"
 
 
 def test_a_place_where_no_token_can_be_kept_says_what_to_do(jobq: Jobq, tmp_path: Path) -> None:

@@ -97,6 +97,6 @@ def test_the_deepest_value_that_is_kept_may_be_wrapped() -> None:
 
 
 def test_why_a_result_is_no_json_names_its_type() -> None:
-    assert with_returned(DONE, {1, 2}).value_lost == "it is no JSON: a set (TypeError)"
+    assert with_returned(DONE, {1, 2}).value_lost == "it is not JSON: a set (TypeError)"
     said = call_function.why_no_json({1}, TypeError())  # as the process of a function writes it
     assert with_written(DONE, said.encode()).value_lost == said
