@@ -9,13 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from jobq.errors import ConfigurationError
-<<<<<<< HEAD
-from jobq.run.process.environment import start_environment
-=======
-from jobq.racing import racing
 from jobq.run.process import OUR_PYTHON
-from jobq.run.process.environment import inherited_environment, start_environment
->>>>>>> e0bbf6a2c823d1af7ac4966dfd5c4880947c8a81
+from jobq.run.process.environment import start_environment
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.task_folder import remove_held
 from jobq.run.spawn import launchers
