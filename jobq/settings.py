@@ -324,11 +324,6 @@ class Settings(Checked):
     metrics_host: str = kinds.setting(
         kinds.text, "The address of these; 0.0.0.0 lets other machines in.", default="127.0.0.1", accepts="an address"
     )
-    pod_deletion_cost: bool = kinds.setting(
-        kinds.switch,
-        "Whether a worker in Kubernetes marks its pod with what it runs, so that idle pods are removed first.",
-        default=False,
-    )
     telemetry: Literal["off", "otlp", "azure-monitor"] = kinds.setting(
         kinds.one_of("off", "otlp", "azure-monitor"),
         "Where traces and metrics go: otlp, as the OTEL_* variables say, or azure-monitor, by"

@@ -1,4 +1,4 @@
-"""Gives a worker what its settings ask for: health file, metrics, traces, pod cost; nothing, at no cost, by default."""
+"""Gives a worker what its settings ask for: health file, metrics, traces; nothing, at no cost, by default."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ async def attached(events: Events, settings: Settings, backend: Backend, kind: s
 
 
 async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, backend: Backend, kind: str) -> None:
-    if settings.health_file is None and settings.metrics_port is None and not settings.pod_deletion_cost:
+    if settings.health_file is None and settings.metrics_port is None:
         return
     if settings.health_file is not None:
         refuse_own_file(backend, settings.health_file, "JOBQ_HEALTH_FILE=")
@@ -50,12 +50,6 @@ async def _watched(stack: AsyncExitStack, events: Events, settings: Settings, ba
     events.subscribe(state.on_event)
     if settings.health_file is not None:
         await stack.enter_async_context(_beside(HealthFile(settings.health_file, state.snapshot).run()))
-    if settings.pod_deletion_cost:
-        from jobq.telemetry.pod_deletion_cost import PodCost  # noqa: PLC0415 - only pods need it
-
-        cost = PodCost(state)
-        events.subscribe(cost.on_event)
-        await stack.enter_async_context(_beside(cost.run()))
     if settings.metrics_port is not None:
         await _serve_metrics(stack, events, settings, backend, kind, state)
 
