@@ -78,8 +78,8 @@ class StorageDelivery(BaseDelivery):
 
     @property
     def message_origin(self) -> str:
-        """The service's id of the message as which its task was pushed; what was put back has it, too."""
-        return self._envelope.content.beside.origin or self._message_id
+        """The service's id of the message: what stands beside a body is what its sender says."""
+        return self._message_id
 
     @property
     def message_roots(self) -> tuple[str]:
