@@ -171,6 +171,7 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         "Born": str(message.birth),
         "Lease": float(message.lease_seconds),
         "At": time.time(),
+        "Unproven": not message.work,
     }
 
     def decide(entry: LedgerEntry | None) -> EntryChange | None:
@@ -189,10 +190,11 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
 
 def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     """Return what an entry says to a delivery."""
-    if entry is None:
-        return Standing.UNKNOWN
-    if not entry.may_be(message.work):
-        return Standing.FOREIGN
+    if entry is None or not entry.may_be(message.work):
+        return Standing.UNKNOWN if entry is None else Standing.FOREIGN
+    if message.work and entry.is_unproven and (entry.state == RUNNING or entry.is_dead):
+        # By who only says that its payload is lost, and has run nothing.
+        return Standing.HELD if entry.state == RUNNING else Standing.RETURNED
     is_replaced = entry.is_replacing(message.origin)
     if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
         return Standing.RETURNED if _is_back(message, entry) else Standing.SUPERFLUOUS

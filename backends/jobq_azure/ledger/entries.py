@@ -7,6 +7,7 @@ partitions of its batch, by its id, so that what belongs together is written tog
                             u!TASK    there until it has ended
                             p!TASK    there until its push knows that it is queued
     QUEUE!b                 h!BATCH   the batch itself (`heads`)
+                            f!BOOK    there once it was forgotten: a message of it is of this table, and comes too late
 
 BOOK is BATCH~LIFE, for a name is free again once its batch is forgotten, and messages of that one may be left over,
 scheduled and canceled: they are of a book of which nothing is known. What is run when a batch has finished is kept in
@@ -229,6 +230,11 @@ class LedgerEntry:
     def works(self) -> list[str]:
         """`letter_work.work_of` each push of it: who signs the same work anew makes another text of it."""
         return str(self.row.get("Works") or "").split()
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether it was last claimed for a message whose payload is lost: nobody knows what work that held."""
+        return bool(self.row.get("Unproven"))
 
     def may_be(self, work: str) -> bool:
         """Return whether a message or a letter of this work is one of this task; empty = its payload is lost."""
