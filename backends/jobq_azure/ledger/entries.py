@@ -17,7 +17,6 @@ run twice.
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -180,15 +179,16 @@ class LedgerEntry:
         is_behind = self.origin in roots or len(roots) >= MOST_ROOTS
         return step > known and is_behind and self.root in roots[:1] and self.fencing.delivery <= before
 
-    def requeue(self, deliveries: int) -> Requeue:
+    def requeue(self, deliveries: int, now: float) -> Requeue:
         """Return how the message that `is_replacing` names was put back.
 
         Args:
             deliveries: of it by now. Those since are no crashes: they have started nothing.
+            now: by the service's clock.
         """
         back = json.loads(str(self.row["Back"]))
         ends = max(0, deliveries - int(back.pop("deliveries")))
-        delay = timedelta(seconds=max(0.0, self.due - time.time()))
+        delay = timedelta(seconds=max(0.0, self.due - now))
         return Requeue(Counters(**back).raised(ends=ends), delay)
 
     @property

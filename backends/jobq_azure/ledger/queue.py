@@ -241,7 +241,7 @@ class LedgerQueue(JournaledQueue):
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""
         name = batch_of_book(book)
-        instead, told = _instead(inner, standing, entry, name or book[1:])
+        instead, told = _instead(inner, standing, entry, name or book[1:], self._ledger.wire.now())
         back_in = instead.delay.total_seconds() if isinstance(instead, Requeue) else 0.0
         try:
             if instead is not None:
@@ -297,14 +297,14 @@ class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
 
 
 def _instead(
-    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str
+    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str, now: float
 ) -> tuple[Settlement | None, str]:
     """Return how a delivery that is not to be run is settled, and what is told of it; None = it is left alone."""
     if standing is Standing.SUPERFLUOUS:
         return Complete(), f"a message of task {inner.id} was left over, and is done with"
     if standing is Standing.REPEAT and entry is not None:
         _kept(inner).is_recorded = True
-        return entry.requeue(inner.deliveries), f"task {inner.id} is put back, as was begun before"
+        return entry.requeue(inner.deliveries, now), f"task {inner.id} is put back, as was begun before"
     if standing is Standing.DEAD and entry is not None:
         dead = MoveToDeadLetters(entry.reason, entry.description)
         return dead, f"task {inner.id} is dead, and is among the dead letters now"
