@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from jobq.clock import SystemClock
+from jobq.clock import StoreClock
 from jobq.errors import InvalidSpec
 from jobq.settings import Settings, user_home
 from jobq.spec import QueueSpec
@@ -21,7 +21,7 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         )
     path = Path(spec.location).expanduser()
     return SqliteBackend(
-        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
+        StoreFile(path=path, clock=StoreClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
         spec.queue,
         keep=settings.kept,
         most_bytes=settings.journal_max,
@@ -31,5 +31,5 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
 def connect_embedded(spec: QueueSpec, settings: Settings) -> SqliteBackend:
     """Return the backend for a bare queue name: the file `queues.db` in the user's data folder."""
     path = user_home(settings) / "queues.db"
-    file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt)
+    file = StoreFile(path=path, clock=StoreClock(), host=this_host(), adopt=settings.sqlite_adopt)
     return SqliteBackend(file, spec.queue, keep=settings.kept, most_bytes=settings.journal_max)
