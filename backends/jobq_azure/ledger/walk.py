@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final
 
 from jobq_azure.ledger.entries import (
@@ -178,9 +179,13 @@ class LedgerWalk:
             if not old or not await is_bare():  # after it was read: what is sent since has changed it
                 continue
 
-            await for_each(old, lambda each: self._ledger.change(book, str(each.id), _gone_since(each.etag, now), each))
+            await for_each(old, partial(self._end_since, book, now))
             changed = True
         return changed
+
+    async def _end_since(self, book: str, now: float, known: LedgerEntry) -> None:
+        """End a task as gone, if it is as it was then."""
+        await self._ledger.change(book, str(known.id), _gone_since(known.etag, now), known)
 
     async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[LedgerEntry]]]:
         """Yield partitions and what has not ended in them, some at once."""

@@ -189,6 +189,10 @@ class GuardianSpawner:
             raise ConfigurationError(f"cannot preload {', '.join(modules)}: the guardian is gone: {self._lost}")
         await self._preloaded
 
+    def keep_stores_clock(self) -> None:
+        """Have deadlines kept by the clock of a store on this machine (`jobq.clock.StoreClock`), for good."""
+        self.send({"op": "clock", "id": 0})
+
     async def spawn(self, launch: Launch) -> Process:
         """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:
