@@ -38,6 +38,7 @@ class BatchValues:
         self._unheard: dict[str, float] = {}  # since when the batch says that it has ended, by the monotonic clock
         self._gone: set[str] = set()  # of those: what the batch has no more
         self._looked = 0.0  # likewise: at the batch
+        self._finished = 0.0  # likewise: since when it is seen that it has finished
         self._forgotten: list[str] = []
 
     async def each(self, on_each: Callable[[], object]) -> AsyncIterator[JsonValue]:
@@ -102,7 +103,8 @@ class BatchValues:
                 self._gone.add(id_)
         if self._late_seconds and left[0] in self._unheard:
             finished = (await self._batches.find(self._name)).finished
-            if finished is not None and time.time() - finished > self._late_seconds:
+            self._finished = self._finished or now if finished is not None else 0.0
+            if finished is not None and now - self._finished > self._late_seconds:
                 self._late_seconds = 0.0  # nothing of it is on its way any more
 
     async def _tell(self) -> None:

@@ -44,7 +44,14 @@ class Moment(NamedTuple):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The machine's clocks.
+
+    Attributes:
+        is_stores: whether the store judges leases by this very clock, on this machine: then no lease runs out in a
+            suspend, nor while the host freezes the machine, and the wall clock says nothing of it (rule 12).
+    """
+
+    is_stores = False
 
     def boottime(self) -> float:
         """Return CLOCK_BOOTTIME in seconds."""
@@ -60,3 +67,22 @@ class SystemClock:
 
         while (left := boottime - self.boottime()) > 0:  # noqa: ASYNC110 - the event awaited is the time itself
             await asyncio.sleep(min(left, SLICE_SECONDS))
+
+
+class StoreClock(SystemClock):
+    """The clocks of a machine whose own file is the store: what leases count on stands while the machine does."""
+
+    is_stores = True
+
+    def boottime(self) -> float:
+        """Return CLOCK_MONOTONIC in seconds: suspends left out, for the store leaves them out, too."""
+        return time.monotonic()
+
+
+def clock_of(*, shares_machine: bool) -> SystemClock:
+    """Return the clock that leases are kept by: the store's own where that is this machine's file.
+
+    Args:
+        shares_machine: as of `jobq.backend.Capabilities`.
+    """
+    return StoreClock() if shares_machine else SystemClock()

@@ -1,6 +1,7 @@
 """The jobq service over HTTP: `http://host:8000/myqueue`, `https://host/myqueue`.
 
-The token is JOBQ_HTTP_TOKEN; without it, of a service on this machine, the one that it has left its owner.
+The token is JOBQ_HTTP_TOKEN; without it, of a service on this machine, the one that it has left its owner. Any other
+is reached by the proxy that HTTP_PROXY or HTTPS_PROXY names, unless NO_PROXY has its host.
 """
 
 import re
@@ -13,6 +14,7 @@ from jobq.settings import Settings
 from jobq.spec import QueueSpec
 from jobq_http.backend import HttpBackend
 from jobq_http.connection import PORTS, HttpConnection
+from jobq_http.proxy import proxy_for
 
 __all__ = ["HttpBackend", "HttpConnection", "connect"]
 
@@ -24,7 +26,7 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
 
     Raises:
         InvalidSpec: it names no host, or holds a user, a token or a query.
-        ConfigurationError: JOBQ_HTTP_TOKEN is none.
+        ConfigurationError: JOBQ_HTTP_TOKEN is none, or the address of the proxy is none.
     """
     try:
         parts = urlsplit(f"{spec.scheme}://{spec.location}")
@@ -43,5 +45,7 @@ def connect(spec: QueueSpec, settings: Settings) -> HttpBackend:
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError("JOBQ_HTTP_TOKEN holds what no token has: a space, a quote or the like")
     url = f"{spec.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    file = token_file(settings, host, port) if token is None and is_loopback(host) else None
-    return HttpBackend(HttpConnection(url, token=token, token_file=file), spec.queue)
+    is_here = is_loopback(host)
+    file = token_file(settings, host, port) if token is None and is_here else None
+    proxy = None if is_here else proxy_for(spec.scheme, parts.netloc)
+    return HttpBackend(HttpConnection(url, token=token, token_file=file, proxy=proxy), spec.queue)

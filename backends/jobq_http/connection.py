@@ -64,6 +64,7 @@ class HttpConnection:
         url: of the service, without a path of ours.
         token: of the caller; None = none.
         token_file: has the token instead, another one after each start of the service, or is not there.
+        proxy: the URL by which it is reached; None = without one.
 
     Attributes:
         capabilities: what the service can that others cannot, by its last answer that says so; None = there was none.
@@ -71,16 +72,19 @@ class HttpConnection:
 
     capabilities: frozenset[str] | None = None
 
-    def __init__(self, url: str, *, token: str | None = None, token_file: Path | None = None) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, token_file: Path | None = None, proxy: str | None = None
+    ) -> None:
         self.url = url
         self._token = token
         self._token_file = token_file
+        self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
 
     def another(self) -> "HttpConnection":
         """Return a pool of its own to the same service, not yet entered."""
-        return HttpConnection(self.url, token=self._token, token_file=self._token_file)
+        return HttpConnection(self.url, token=self._token, token_file=self._token_file, proxy=self._proxy)
 
     async def __aenter__(self) -> Self:
         self._is_closed = False
@@ -132,6 +136,7 @@ class HttpConnection:
                 data=data if data is None or len(data) <= _MOST_AT_ONE_GO else io.BytesIO(data),
                 headers=headers,
                 timeout=timeout,
+                proxy=self._proxy,
                 allow_redirects=False,
             ) as response:
                 is_ours = response.headers.get(_HEADER, "")
@@ -141,10 +146,19 @@ class HttpConnection:
                 status = response.status
                 if is_ours and (status in _OK or status == _REFUSED):
                     self.capabilities = frozenset(response.headers.get(_CAPABILITIES_HEADER, "").split())
+        except aiohttp.ClientProxyConnectionError as error:  # never sent
+            raise BackendUnavailable(
+                f"{self.url} cannot be reached: its proxy does not answer ({_why(error)});"
+                f" {urlsplit(self.url).scheme.upper()}_PROXY names it"
+            ) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:  # never sent
             raise BackendUnavailable(
                 f"{self.url} cannot be reached: {_why(error)}; does `jobq serve` run there, and is its port open to"
                 " this machine?"
+            ) from None
+        except aiohttp.ClientHttpProxyError as error:  # asked for a tunnel: what is meant for the service was not sent
+            raise BackendUnavailable(
+                f"{self.url} cannot be reached: the proxy refuses ({error.status}); HTTPS_PROXY names it"
             ) from None
         except aiohttp.InvalidURL:
             raise ConfigurationError(f"{self.url} is no URL of a service") from None

@@ -1,6 +1,6 @@
 """The embedded queue on SQLite: `demo`, `sqlite:///abs/jobs.db/myqueue`, `sqlite://rel/jobs.db/myqueue`."""
 
-from jobq.clock import SystemClock
+from jobq.clock import StoreClock
 from jobq.errors import InvalidSpec
 from jobq.formats.user_paths import user_path
 from jobq.settings import Settings, user_home
@@ -20,7 +20,7 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
         )
     path = user_path(spec.location, str(spec))
     return SqliteBackend(
-        StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
+        StoreFile(path=path, clock=StoreClock(), host=this_host(), adopt=settings.sqlite_adopt, makes_folder=False),
         spec.queue,
         keep=settings.kept,
         most_bytes=settings.journal_max,
@@ -30,5 +30,5 @@ def connect(spec: QueueSpec, settings: Settings) -> SqliteBackend:
 def connect_embedded(spec: QueueSpec, settings: Settings) -> SqliteBackend:
     """Return the backend for a bare queue name: the file `queues.db` in the user's data folder."""
     path = user_home(settings) / "queues.db"
-    file = StoreFile(path=path, clock=SystemClock(), host=this_host(), adopt=settings.sqlite_adopt)
+    file = StoreFile(path=path, clock=StoreClock(), host=this_host(), adopt=settings.sqlite_adopt)
     return SqliteBackend(file, spec.queue, keep=settings.kept, most_bytes=settings.journal_max)

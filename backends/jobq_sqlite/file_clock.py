@@ -1,6 +1,7 @@
 """The time by which the leases of a file are judged (rules.md 1.3 rule 10).
 
-Leases count on CLOCK_BOOTTIME of the boot that the table `host` names. A process of another boot with the same machine
+Leases count on the clock of the boot that the table `host` names, without its suspends: while the machine stands, no
+lease of its file runs out, and nobody can take what its worker runs. A process of another boot with the same machine
 id cannot know whether that boot is over, or goes on: machines are cloned, and images baked, with their id. So it finds
 that boot's time by the wall clock. The first that writes puts the file on its own boot's time: all leases keep what is
 left of them, their holders can renew them, and every process of the boot counts alike from there on. A reboot so costs
@@ -66,7 +67,7 @@ class FileClock:
         if boot_id == self._host.boot_id:
             self._other_boot, self._was_ours = "", True
             return Now(self._clock.boottime(), self._clock.wall())
-        self._refuse_other_machine(machine_id)
+        self._refuse_other_machine(machine_id, boot_id)
         if boot_id != self._other_boot:
             latest, latest_boottime = database.execute(_LATEST_GRANT).fetchone()
             there = max(boottime + max(self._clock.wall(), latest, wall) - wall, latest_boottime or 0.0)
@@ -82,7 +83,7 @@ class FileClock:
             return now
         if ours:
             return self._write(database, machine_id)
-        if not self._is_ours(machine_id):
+        if not self._host.owns(machine_id, boot_id):
             self._end_all(database, now)
         elif self._was_ours and database.execute(_ANY_LEASE, {"now": now.boottime}).fetchone()[0]:
             return now
@@ -110,11 +111,8 @@ class FileClock:
         )
         database.execute(_EXPIRE_NAMED, (self._clock.boottime(),))
 
-    def _is_ours(self, machine_id: str) -> bool:
-        return bool(machine_id) and machine_id == self._host.machine_id
-
-    def _refuse_other_machine(self, machine_id: str) -> None:
-        if self._adopt or self._is_ours(machine_id):
+    def _refuse_other_machine(self, machine_id: str, boot_id: str) -> None:
+        if self._adopt or self._host.owns(machine_id, boot_id):
             return
         if self._was_ours:
             raise StoreReplaced(f"{self._path} was taken over by another machine (JOBQ_SQLITE_ADOPT)")

@@ -1,7 +1,7 @@
 """Named leases in the queue's own file: the rules of `jobq.lease.rules`, read, decided and written in one transaction.
 
 The transaction holds SQLite's one write lock from before the read, so the compare on the token is atomic (S4). The time
-is CLOCK_BOOTTIME, read below that lock; `file_clock` finds another boot's (rules.md 1.3 rule 10).
+is the boot's, without suspends, read below that lock; `file_clock` finds another boot's (rules.md 1.3 rule 10).
 """
 
 import sqlite3

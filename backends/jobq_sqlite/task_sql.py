@@ -84,9 +84,9 @@ class Now(NamedTuple):
     """The time as one transaction sees it, in seconds.
 
     Attributes:
-        boottime: CLOCK_BOOTTIME of the boot that the file's leases count on.
+        boottime: the clock of the boot that the file's leases count on, without suspends.
         wall: for delays.
-        ahead: by how much that is ahead of this machine's own CLOCK_BOOTTIME; 0 unless it is another boot's.
+        ahead: by how much that is ahead of this machine's own clock; 0 unless it is another boot's.
         bulk_until: CLOCK_MONOTONIC; what concerns many rows leaves the rest to the next transaction then.
     """
 

@@ -33,7 +33,7 @@ class Observer:
 
     Args:
         observations: of the queue.
-        clock: of this process; a worker goes by the store's.
+        clock: of this process; notes are dated by the store's.
         looks_back: whether the first steps count the minutes of the last day that nobody has.
     """
 
@@ -44,6 +44,7 @@ class Observer:
         self._minute = 0
         self._tidy_at = 0.0
         self._worker_after = ""
+        self._ahead: float | None = None  # seconds, of the store's clock, as of the last note
 
     async def step(self, presence: WorkerPresence | None = None) -> None:
         """Note what is to be noted now; to be called each REPORT_SECONDS.
@@ -51,12 +52,13 @@ class Observer:
         Args:
             presence: of the worker that calls it.
         """
-        now = self._clock.wall() if presence is None else await self.report(presence)
+        now = await (self._store_time() if presence is None else self.report(presence))
         if (minute := start_of(now)) == self._minute:
             if self._to_look_at > _AGAIN:
                 await self._count_ends(minute)
             return
         mark = await self._observations.put(NoteKind.DEPTH, time_key(minute), DEPTH_MARK, replaces=False)
+        self._ahead = mark.at - self._clock.wall()
         if mark.is_kept:
             depth = QueueDepth.of(await self._observations.line())
             await self._observations.put(NoteKind.DEPTH, time_key(minute), depth.encode(), replaces=True)
@@ -66,6 +68,14 @@ class Observer:
         if mark.is_kept and now >= self._tidy_at:
             self._tidy_at = now + _TIDY_SECONDS
             await self._tidy(now)
+
+    async def _store_time(self) -> float:
+        """Return the store's time, in seconds since the epoch: what is forgotten is dated by it, too."""
+        if self._ahead is None:
+            written = await self._observations.put(NoteKind.DEPTH, time_key(0), DEPTH_MARK, replaces=True)
+            await self._observations.drop(NoteKind.DEPTH, [time_key(0)])
+            self._ahead = written.at - self._clock.wall()
+        return self._clock.wall() + self._ahead
 
     async def report(self, presence: WorkerPresence) -> float:
         """Note how a worker is; return the store's time, in seconds since the epoch."""

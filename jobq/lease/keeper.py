@@ -74,7 +74,7 @@ class LeaseKeeper:
         leased: what is leased.
         since: read before the request that granted the lease was sent (rule 1).
         timing: the numbers of rules 2 and 4.
-        clock: the clock `since` was read from.
+        clock: the clock `since` was read from; where it is the store's own, no jump of the wall clock ends a lease.
         on_extended: called with each new deadline, for others that enforce it, too (rule 7).
         kind: what is leased, for messages; "lease" for a named one.
         outage: what all leases of one service have in common; None = this one stands for itself.
@@ -105,6 +105,7 @@ class LeaseKeeper:
         self._lease = self._what if kind == "lease" else f"the lease on {self._what}"
         self._timing = timing
         self._clock = clock
+        self._is_stores = bool(getattr(clock, "is_stores", False))
         self._since = self._asked = since.boottime
         self._seen = since  # the last moment up to which no freeze of the host was seen
         self._on_extended = on_extended
@@ -252,10 +253,13 @@ class LeaseKeeper:
         self._tick = None
         if self.lock_lost_event.is_set() or self._settled:
             return
-        if self._clock.boottime() >= self.stop_at and not self._is_ahead():
+        if self._clock.boottime() >= self.stop_at and (self._is_stores or not self._is_ahead()):
             self._lose(f"no renewal succeeded in time; last trouble: {self._last_trouble}", refused=False)
             return
-        if ahead := self._jump():
+        if (ahead := self._jump()) and self._is_stores:
+            self._nudged.set()  # rule 12: the store says at once whether it is still ours
+            self._begin_to_renew()
+        elif ahead:
             # Rule 8: the host froze this guest and its clock; nobody knows for how long the lease has been over.
             self._lose(f"the wall clock jumped {ahead:.1f} s: this machine may have been frozen", refused=True)
             return

@@ -22,8 +22,11 @@ from tests.guardian.stage import ENV, boottime, hostile, living, marker, state, 
 
 JUMPING = """
 import os, runpy, sys, time
-wall, file = time.time, sys.argv.pop(1)
-time.time = lambda: wall() + (float(open(file).read() or 0) if os.path.exists(file) else 0)
+wall, gettime, file = time.time, time.clock_gettime, sys.argv.pop(1)
+ahead = lambda: float(open(file).read() or 0) if os.path.exists(file) else 0
+time.time = lambda: wall() + ahead()
+slept = lambda: ahead() if os.path.exists(file + ".slept") else 0
+time.clock_gettime = lambda clock: gettime(clock) + (slept() if clock == time.CLOCK_BOOTTIME else 0)
 runpy.run_module("jobq.run.guardian", run_name="__main__", alter_sys=True)
 """
 
@@ -71,6 +74,28 @@ def test_p1_after_a_freeze_the_guardian_kills_what_runs_under_a_lease(peer: Peer
     assert len(living(free)) == 2, "it has no lease"
     spawn(peer, 3, leased, deadline=boottime() + 1000)  # of a worker that has looked at its clocks, too
     assert peer.hear()["op"] == "started"
+
+
+@pytest.mark.parametrize("slept", [False, True])
+def test_where_the_store_is_this_machines_file_only_the_time_that_it_runs_counts(
+    peer: Peer, clock: Path, slept: bool
+) -> None:
+    """Rule 12: a suspend, or a step of the wall clock, kills nothing; the deadline does, by the store's clock."""
+    mark = marker()
+    peer.say(protocol.encode({"op": "clock", "id": 0}))
+    spawn(peer, 1, mark, deadline=time.monotonic() + 1000)
+    assert peer.hear()["op"] == "started"
+    until(lambda: len(living(mark)) == 2)
+    if slept:
+        Path(f"{clock}.slept").touch()
+    jump(clock, 3600)
+    peer.say(protocol.encode({"op": "ping", "id": 0}))
+    assert peer.hear()["op"] == "pong", "it has looked at its clocks meanwhile"
+    assert len(living(mark)) == 2
+    peer.say(protocol.encode({"op": "extend", "id": 1, "deadline": time.monotonic() + 0.2}))
+    ended = peer.hear()
+    assert (ended["op"], ended["killed"]) == ("ended", "deadline")
+    assert living(mark) == []
 
 
 def test_p1_what_was_sent_before_a_freeze_is_not_started_after_it(peer: Peer, clock: Path) -> None:

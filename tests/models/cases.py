@@ -10,6 +10,8 @@ from tests.models.search import Case
 
 _LEASE: Final = [
     Case("lease", LeaseModel(lease=7, astray=2), least=1_000_000),
+    # In a file of this machine (rule 12): one clock, which no suspend moves, and so no margin for what it may lose.
+    Case("lease, by the store's own clock", LeaseModel(lease=7, drift=0, without=frozenset({"2"})), least=100_000),
     Case("lease, three workers", LeaseModel(lease=5, workers=3), least=1_000_000, is_long=True),
     Case(
         "lease, drift 2, three requests astray", LeaseModel(lease=7, drift=2, astray=3), least=5_000_000, is_long=True

@@ -38,6 +38,7 @@ _LAB: Final = "tests/simulation/test_lab.py::test_no_rule_is_broken"
 RUNS: Final[dict[str, tuple[str, Collection[int]]]] = {
     _LAB: ("memory", test_lab.SEEDS),
     f"{_LAB}_by_the_copies_of_service_bus": ("service-bus", test_lab.BUS_SEEDS),
+    f"{_LAB}_on_the_machine_of_the_store": ("embedded", test_lab.EMBEDDED_SEEDS),
 }
 
 

@@ -9,6 +9,7 @@ from tests.mutants.mutant import Mutant
 
 _TEST: Final = "tests/simulation/test_lab.py::test_no_rule_is_broken"
 
+_EMBEDDED_TEST: Final = f"{_TEST}_on_the_machine_of_the_store"
 _KERNEL_TEST: Final = "tests/simulation/test_kernel.py"
 
 
@@ -67,6 +68,20 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         _SUPERVISOR,
         "            on_extended=self._deadline.move,\n",
         "            on_extended=None,\n",
+    ),
+    _found(
+        "rule 12: a suspend ends the leases of this machine's file",
+        _KEEPER,
+        "        if (ahead := self._jump()) and self._is_stores:",
+        "        if (ahead := self._jump()) and ahead < 0:",
+        _EMBEDDED_TEST,
+    ),
+    _found(
+        "rule 12: the guardian kills after a suspend what no one could take",
+        _GUARDIAN,
+        "> 0 and not self._system.has_stores_clock:",
+        "> 0:",
+        _EMBEDDED_TEST,
     ),
     _found(
         "rule 9: a settle does not wait for a renewal that is on its way",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jobq.backend import Backend
-from jobq.clock import SystemClock
+from jobq.clock import StoreClock
 from jobq.events import Event, Events
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler, Watch
@@ -98,7 +98,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage_in(folder: Path) -> AsyncIterator[Stage]:
-    file = StoreFile(path=folder / "queue.db", clock=SystemClock(), host=this_host())
+    file = StoreFile(path=folder / "queue.db", clock=StoreClock(), host=this_host())
     faults = Faults()
     async with FaultyBackend(SqliteBackend(file, "stage"), faults) as backend:
         await backend.create()

@@ -323,3 +323,24 @@ async def test_a_task_that_could_not_be_settled_in_time_is_waited_for(stage: Sta
     stage.faults.clear()
     report = await worker
     assert (report.lost, report.succeeded) == (1, 1)
+
+
+@pytest.mark.parametrize("slept", [False, True])
+async def test_a_suspend_or_a_step_of_the_wall_clock_costs_no_task_of_this_machines_file(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, slept: bool
+) -> None:
+    """Rule 12: store, worker and clock are one machine's, so nobody else could have taken it meanwhile."""
+    go = stage.folder / "go"
+    await stage.push(f"echo runs; until [ -e {go} ]; do sleep 0.05; done", budgets={"crashes": 0})
+    worker = asyncio.create_task(stage.work())
+    await stage.until_printed("runs")
+    wall, gettime = time.time, time.clock_gettime
+    monkeypatch.setattr(time, "time", lambda: wall() + 600)
+    if slept:
+        ahead = {time.CLOCK_BOOTTIME: 600.0, time.CLOCK_REALTIME: 600.0}
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: gettime(clock) + ahead.get(clock, 0.0))
+    renewed = stage.faults.count("renew")
+    await stage.faults.begun("renew", renewed + 4)
+    go.touch()
+    report = await worker
+    assert (report.succeeded, report.lost) == (1, 0)

@@ -6,7 +6,6 @@ import math
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -265,8 +264,7 @@ async def test_s8_a_repetition_is_the_task_that_the_queue_has(
         await written(worker)
         await repeated("succeeded")
         assert [*await pusher.journal.cancel([name])] == ["ended"]
-        later = SimpleNamespace(time=lambda: time.time() + 7200)
-        monkeypatch.setattr("jobq_azure.table_journal.retention.time", later)
+        monkeypatch.setattr(worker._wire, "now", lambda: time.time() + 7200)
         await worker._sweep.once()
         await written(worker)
         assert await worker._wire.all(worker._wire.place.queue, *rows.lives(name), most=10) == []

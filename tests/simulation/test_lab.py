@@ -21,6 +21,7 @@ from jobq_memory import MemoryBackend, Router
 
 # The mutants of `tests.mutants` that are the simulation's to find are found by these.
 SEEDS = (*range(1, 121), 144)
+EMBEDDED_SEEDS = range(1, 41)
 BUS_SEEDS = (*range(1, 41), 72, 79, 84, 214, 253)
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,6 +35,13 @@ def test_no_rule_is_broken() -> None:
 def test_no_rule_is_broken_on_the_real_sql() -> None:
     totals = _run(range(1001, 1026), "sqlite")
     assert totals.leases > 600
+
+
+def test_no_rule_is_broken_on_the_machine_of_the_store() -> None:
+    """Rule 12: it is suspended and frozen, its clock is set, and nothing is excused, nor killed for it."""
+    totals = _run(EMBEDDED_SEEDS, "embedded")
+    struck = {"machine suspend", "machine freeze", "wall step"}
+    assert {what for what in struck if totals.faults[what] >= 3} == struck
 
 
 def test_no_rule_is_broken_by_the_copies_of_service_bus() -> None:

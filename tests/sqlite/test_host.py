@@ -287,3 +287,20 @@ async def test_jump_of_the_wall_clock_changes_no_lease(tmp_path: Path, jump: flo
 def test_this_machine_has_a_boot_id() -> None:
     assert this_host().boot_id
     assert this_host() == this_host()
+
+
+async def test_a_file_that_counted_suspends_is_still_this_machines(tmp_path: Path) -> None:
+    """Of a jobq until 0.1, in a container without a machine id; its leases stand to their end by the wall clock."""
+    boot = this_host().boot_id
+    former, host = BootedHost("", boot.removesuffix(" without suspends")), BootedHost("", boot)
+    assert former.boot_id != host.boot_id
+    counts, leaves_out = VirtualClock(boottime=9000), VirtualClock(boottime=2000)  # it was suspended for two hours
+    async with backend(virtual_file(tmp_path, counts, host=former)) as queue:
+        await queue.create()
+        await queue.push(tasks(1))
+        await queue.receive(1, LEASE, NOW)
+    async with backend(virtual_file(tmp_path, leaves_out, host=host)) as queue:
+        assert await queue.receive(1, LEASE, NOW) == []
+        await leaves_out.advance(10)
+        (again,) = await queue.receive(1, LEASE, NOW)
+        assert again.deliveries == 2

@@ -21,9 +21,15 @@ T0 = 1000.0
 L = 60.0  # renew every 15 s, one attempt 5 s, hold 51 s
 
 
+class StoresClock(VirtualClock):
+    """The clock of a machine whose own file is the store."""
+
+    is_stores = True
+
+
 class Bench:
-    def __init__(self, *, grace: float = 0.0, since: float = T0) -> None:
-        self.clock = VirtualClock(boottime=T0)
+    def __init__(self, *, grace: float = 0.0, since: float = T0, clock: VirtualClock | None = None) -> None:
+        self.clock = clock or VirtualClock(boottime=T0)
         self.delivery = ScriptedDelivery(self.clock, lease=L)
         self.deadlines: list[float] = []
         self.keeper = LeaseKeeper(
@@ -274,6 +280,33 @@ async def test_a_frozen_machine_knows_nothing_of_its_lease(jump: float, lost: bo
     if lost:
         assert bench.keeper.loss is not None
         assert bench.keeper.loss.refused, "there is no time left for a SIGTERM"
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_where_the_clock_is_the_stores_that_says_what_a_jump_means(jump: float, is_taken: bool) -> None:
+    """Rule 12: a laptop that slept, or whose clock was set, killed a job that nobody else could have taken."""
+    bench = Bench(clock=StoresClock(boottime=T0))
+    async with bench.keeper:
+        await bench.until(T0 + 5)
+        if is_taken:  # as by a clone of the machine, while its host froze this one
+            bench.delivery.answers = [bench.delivery.stale]
+        bench.clock.jump_wall(jump)
+        await bench.clock.advance(1.0)
+        assert bench.lost() is (is_taken and jump > 0)
+        assert bool(bench.delivery.renewed_at) is (jump > 0), "it is asked at once"
+        await bench.until(T0 + 40)
+        assert bench.lost() is is_taken
+
+
+async def test_where_the_clock_is_the_stores_no_jump_hides_the_deadline() -> None:
+    bench = Bench(clock=StoresClock(boottime=T0))
+    bench.delivery.always = bench.delivery.hang
+    async with bench.keeper:
+        for _ in range(51):
+            bench.clock.jump_wall(5)
+            await bench.clock.advance(1.0)
+        assert bench.lost()
 
 
 async def test_a_slow_drift_of_the_wall_clock_is_no_freeze() -> None:

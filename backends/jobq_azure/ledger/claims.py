@@ -9,7 +9,6 @@ before it is sent, so the former, should it come again, only sends it once more.
 put off without the ledger: what replaces it then says of which one (`root`), and is claimed in its place.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -95,7 +94,7 @@ class LedgerHold:
             LockLost: it is another's, or has ended in another way.
             BackendUnavailable: nobody knows; it may be repeated.
         """
-        values: dict[str, Any] = {"State": ENDED, "Then": then, "At": time.time()}
+        values: dict[str, Any] = {"State": ENDED, "Then": then, "At": self._ledger.wire.now()}
         if then == DEAD:
             values["Reason"] = reason[:100]
             rows.put(values, "Description", description[-_MOST_DESCRIPTION:].encode(errors="replace"))
@@ -110,18 +109,19 @@ class LedgerHold:
 
         await self._change(decide)
 
-    async def put_back(self, due: float, by: Task | None) -> bool:
+    async def put_back(self, delay: float, by: Task | None) -> bool:
         """Record that the task waits again; return False where it is to end instead, for its batch was canceled.
 
         Args:
-            due: wall time in seconds before which it is not handed out.
+            delay: seconds for which it is not handed out.
             by: of the message that is to replace this one; None = it stays the message it is.
 
         Raises:
             LockLost, BackendUnavailable: as of `end`.
         """
         is_to_end = False
-        values: dict[str, Any] = {"State": WAITING, "At": time.time(), "Due": float(due)}
+        now = self._ledger.wire.now()
+        values: dict[str, Any] = {"State": WAITING, "At": now, "Due": now + delay}
         if by is not None:
             values |= entries.replaced(self._message.origin, by, self._message.fencing.delivery)
 
@@ -170,7 +170,8 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         "Root": message.roots[0],
         "Born": str(message.birth),
         "Lease": float(message.lease_seconds),
-        "At": time.time(),
+        "At": ledger.wire.now(),
+        "Unproven": not message.work,
     }
 
     def decide(entry: LedgerEntry | None) -> EntryChange | None:
@@ -189,10 +190,11 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
 
 def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     """Return what an entry says to a delivery."""
-    if entry is None:
-        return Standing.UNKNOWN
-    if not entry.may_be(message.work):
-        return Standing.FOREIGN
+    if entry is None or not entry.may_be(message.work):
+        return Standing.UNKNOWN if entry is None else Standing.FOREIGN
+    if message.work and entry.is_unproven and (entry.state == RUNNING or entry.is_dead):
+        # By who only says that its payload is lost, and has run nothing.
+        return Standing.HELD if entry.state == RUNNING else Standing.RETURNED
     is_replaced = entry.is_replacing(message.origin)
     if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
         return Standing.RETURNED if _is_back(message, entry) else Standing.SUPERFLUOUS

@@ -4,7 +4,6 @@ import asyncio
 import heapq
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ class Counting:
             since: wall time in seconds; what ended before is no pace.
         """
         counts, long_ones = Counter[str](), list[LedgerEntry]()
-        ends, now, left = list[float](), time.time(), ""
+        ends, now, left = list[float](), self._ledger.wire.now(), ""
         since = max(since, now - PACE_SECONDS)
         prefix = f"{self._ledger.queue}!b!{book}"
         after: Mapping[str, str] | None = None
@@ -95,7 +94,7 @@ class Counting:
         if entry.state == RUNNING:
             left = float(entry.row.get("Lease") or 0.0) - rows.age(entry.row, self._ledger.wire.now())
             return "running" if left > 0 else "expired"
-        return "scheduled" if entry.due > time.time() else "ready"
+        return "scheduled" if entry.due > self._ledger.wire.now() else "ready"
 
     async def _leased(self, book: str, found: Sequence[LedgerEntry]) -> dict[str, str]:
         """Return of tasks whose first lease is over whether it was renewed, by id.

@@ -6,7 +6,6 @@ message comes again and is completed unrun, or goes on to the dead letters (`cla
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
@@ -92,7 +91,7 @@ class LedgerDelivery(JournaledDelivery):
     async def _put_back(self, settlement: Requeue | Release) -> bool:
         kept = cast("KeptInLedger", self._inner)
         by, delay = kept.put_back_as(settlement), max(0.0, settlement.delay.total_seconds())
-        is_back = await self._hold.put_back(time.time() + delay, by)
+        is_back = await self._hold.put_back(delay, by)
         kept.is_recorded = is_back
         return is_back
 

@@ -7,6 +7,7 @@ partitions of its batch, by its id, so that what belongs together is written tog
                             u!TASK    there until it has ended
                             p!TASK    there until its push knows that it is queued
     QUEUE!b                 h!BATCH   the batch itself (`heads`)
+                            f!BOOK    there once it was forgotten: a message of it is of this table, and comes too late
 
 BOOK is BATCH~LIFE, for a name is free again once its batch is forgotten, and messages of that one may be left over,
 scheduled and canceled: they are of a book of which nothing is known. What is run when a batch has finished is kept in
@@ -16,7 +17,6 @@ run twice.
 
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -179,15 +179,16 @@ class LedgerEntry:
         is_behind = self.origin in roots or len(roots) >= MOST_ROOTS
         return step > known and is_behind and self.root in roots[:1] and self.fencing.delivery <= before
 
-    def requeue(self, deliveries: int) -> Requeue:
+    def requeue(self, deliveries: int, now: float) -> Requeue:
         """Return how the message that `is_replacing` names was put back.
 
         Args:
             deliveries: of it by now. Those since are no crashes: they have started nothing.
+            now: by the service's clock.
         """
         back = json.loads(str(self.row["Back"]))
         ends = max(0, deliveries - int(back.pop("deliveries")))
-        delay = timedelta(seconds=max(0.0, self.due - time.time()))
+        delay = timedelta(seconds=max(0.0, self.due - now))
         return Requeue(Counters(**back).raised(ends=ends), delay)
 
     @property
@@ -229,6 +230,11 @@ class LedgerEntry:
     def works(self) -> list[str]:
         """`letter_work.work_of` each push of it: who signs the same work anew makes another text of it."""
         return str(self.row.get("Works") or "").split()
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether it was last claimed for a message whose payload is lost: nobody knows what work that held."""
+        return bool(self.row.get("Unproven"))
 
     def may_be(self, work: str) -> bool:
         """Return whether a message or a letter of this work is one of this task; empty = its payload is lost."""

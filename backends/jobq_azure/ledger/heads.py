@@ -216,9 +216,22 @@ class Heads:
             return None
         return Head({**head.row, **values, "odata.etag": etag})
 
-    async def delete(self, head: Head) -> None:
-        """Delete one as it was read; raises NoAnswer, WriteRefused."""
-        await self._wire.write(self._partition, [Write(Verb.DELETE, f"h!{head.name}", {}, head.etag)])
+    async def forget(self, head: Head) -> None:
+        """Delete one as it was read, and note its book: messages of it may come yet; raises NoAnswer, WriteRefused."""
+        own = Write(Verb.DELETE, f"h!{head.name}", {}, head.etag)
+        await self._wire.write(self._partition, [own, Write(Verb.REPLACE, f"f!{head.book}", {})])
+
+    async def has_had(self, book: str) -> bool:
+        """Return whether a batch of this queue has, or had, this book: so this is its table.
+
+        Args:
+            book: of a batch, or of what is run at its end.
+        """
+        own = book.removeprefix(AT_ITS_END)
+        head = await self.get(own.partition("~")[0])
+        if head is not None and head.book == own:
+            return True
+        return await answered(self._wire.get(self._partition, f"f!{own}")) is not None
 
     async def list(self, after: str, limit: int, *, where: str = "", forgetting: bool = False) -> Sequence[Head]:
         """Return up to `limit` by name, from behind one; "" = the first; `forgetting` as of `get`."""

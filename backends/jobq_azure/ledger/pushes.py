@@ -6,7 +6,6 @@ such a row is sent once more, the rest is known. So a message may be there twice
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -138,7 +137,7 @@ class LedgerPush:
             self._unsent.add((partition, id_))
 
     def _writes(self, partition: str, task: Task) -> list[Write]:
-        now = time.time()
+        now = self._ledger.wire.now()
         values: dict[str, Any] = {
             "State": WAITING,
             "Fencing": rows.order(NEVER_HELD),

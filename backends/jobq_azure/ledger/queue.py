@@ -46,7 +46,7 @@ from jobq_azure.table_journal.location import TablePlace
 _CLAIM_SHARE: Final = 1 / 3  # of a lease
 _TAKE_BACK_SECONDS: Final = 4.0
 _POLL_SECONDS: Final = 1.0  # while the end of a batch is seen to
-_NOT_THERE: Final = "it names no task of the batch {} that was pushed to it; it was not run"
+_NOT_THERE: Final = "it names no task that is known of the batch {}, or that was forgotten; it was not run"
 _OF_NO_BATCH: Final = (
     "it is of the batch {0}, of which {1} knows nothing: JOBQ_JOURNAL names another table than for who has pushed it,"
     " or the batch was forgotten, or its table deleted"
@@ -218,13 +218,13 @@ class LedgerQueue(JournaledQueue):
                 origin=kept.message_origin,
                 roots=kept.message_roots,
                 before=kept.message_before,
-                fencing=kept.message_fencing,
+                fencing=rows.fencing_in(rows.order(kept.message_fencing)),  # a sender may write higher ones
                 lease_seconds=seconds,
                 work=kept.message_work,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
                 standing, found = await claim(self._ledger, message)
-                if standing is Standing.UNKNOWN and not await self._has_book(book):
+                if standing is Standing.UNKNOWN and not await self._heads.has_had(book):
                     why = _OF_NO_BATCH.format(batch_of_book(book) or book[1:], self._wire.place)
                     self._put_off_times.misplaced = f"task {inner.id} is put back: {why}"
                     raise ConfigurationError(why)
@@ -238,15 +238,10 @@ class LedgerQueue(JournaledQueue):
         await self._turned_away(inner, standing, found, book)
         return None
 
-    async def _has_book(self, book: str) -> bool:
-        """Return whether the table knows this book: else it may be another than that of who has pushed the task."""
-        head = await self._heads.get((batch_of_book(book) or book[1:]).partition("~")[0])
-        return head is not None and book in (head.book, head.book_of_end)
-
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""
         name = batch_of_book(book)
-        instead, told = _instead(inner, standing, entry, name or book[1:])
+        instead, told = _instead(inner, standing, entry, name or book[1:], self._ledger.wire.now())
         back_in = instead.delay.total_seconds() if isinstance(instead, Requeue) else 0.0
         try:
             if instead is not None:
@@ -302,14 +297,14 @@ class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
 
 
 def _instead(
-    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str
+    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str, now: float
 ) -> tuple[Settlement | None, str]:
     """Return how a delivery that is not to be run is settled, and what is told of it; None = it is left alone."""
     if standing is Standing.SUPERFLUOUS:
         return Complete(), f"a message of task {inner.id} was left over, and is done with"
     if standing is Standing.REPEAT and entry is not None:
         _kept(inner).is_recorded = True
-        return entry.requeue(inner.deliveries), f"task {inner.id} is put back, as was begun before"
+        return entry.requeue(inner.deliveries, now), f"task {inner.id} is put back, as was begun before"
     if standing is Standing.DEAD and entry is not None:
         dead = MoveToDeadLetters(entry.reason, entry.description)
         return dead, f"task {inner.id} is dead, and is among the dead letters now"

@@ -4,7 +4,6 @@ A batch that has finished is sealed again, in its next round, before its task ha
 changed once more after that, so that nobody who has looked before finishes it.
 """
 
-import time
 from typing import Final
 
 from jobq.errors import ConfigurationError
@@ -79,12 +78,12 @@ class Redrives:
             if not (_is_letter(entry, buried) or (entry.state == ENDED and entry.then == GONE)):
                 return None  # it is back already, or has been, and ended: the letter was left behind
             if is_canceled:
-                return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
+                return EntryChange({"State": ENDED, "Then": "canceled", "At": self._ledger.wire.now()}, opens=False)
             is_sent = True
             number = rows.order(FencingNumber(epoch, 0, 0))
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
-            back = {"State": REDRIVING, "Then": "", "Fencing": number, "Cancel": False, "At": time.time()}
+            back = {"State": REDRIVING, "Then": "", "Fencing": number, "Cancel": False, "At": self._ledger.wire.now()}
             back |= {"Origin": "", "Root": "", "From": "", "Opening": 0 if head is None else head.opening}
             return EntryChange(back, opens=True)
 
@@ -102,7 +101,7 @@ class Redrives:
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             is_same = entry is not None and entry.state == REDRIVING and entry.fencing.epoch == epoch
-            return EntryChange({"State": WAITING, "Due": time.time()}) if is_same else None
+            return EntryChange({"State": WAITING, "Due": self._ledger.wire.now()}) if is_same else None
 
         await self._ledger.change(book, task_id, decide)
 
@@ -115,7 +114,8 @@ class Redrives:
             if entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
             is_dead = _is_letter(entry, buried)
-            return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False) if is_dead else None
+            gone = {"State": ENDED, "Then": GONE, "At": self._ledger.wire.now()}
+            return EntryChange(gone, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)
         if (name := batch_of_book(book)) is not None:
@@ -133,7 +133,8 @@ class Redrives:
             return None
 
         def decide(head: Head) -> dict[str, object] | None:
-            return None if head.book != book else _next_round(head) or _touched(touch=touch)
+            touched: dict[str, object] | None = {"Touched": self._ledger.wire.now()} if touch else None
+            return None if head.book != book else _next_round(head) or touched
 
         while True:
             head = await self._heads.change(name, decide)
@@ -163,7 +164,3 @@ def _next_round(head: Head) -> dict[str, object] | None:
     if head.state != heads.FINISHED:
         return None
     return {"State": heads.SEALED, "Round": head.round + 1, "Canceled": False, "Finished": 0.0, **head.next_opening}
-
-
-def _touched(*, touch: bool) -> dict[str, object] | None:
-    return {"Touched": time.time()} if touch else None

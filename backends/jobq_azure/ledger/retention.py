@@ -64,7 +64,7 @@ class LedgerRetention:
                 while found := await answered(self._ledger.wire.all(partition, "m!", 'u"', most=MOST_ROWS)):
                     await answered(self._delete(partition, found))
         with suppress(WriteRefused):
-            await answered(self._heads.delete(head))
+            await answered(self._heads.forget(head))
 
     async def _delete(self, partition: str, found: list[Row]) -> None:
         with suppress(WriteRefused):  # another forgets it, too

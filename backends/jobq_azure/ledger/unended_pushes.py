@@ -5,7 +5,6 @@ died leaves the row behind; one whose word was long on its way may enter a task 
 finished. Nobody was told that such a task is queued: it is revoked, and counts for nothing.
 """
 
-import time
 from contextlib import suppress
 from typing import Final
 
@@ -65,7 +64,7 @@ class UnendedPushes:
             if entry is not None and waits:
                 # Should its message come, it is completed unrun. In one step with its mark: a push that has come so
                 # far meanwhile is acknowledged, and not revoked.
-                revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": time.time()}, opens=False)
+                revoked = EntryChange({"State": ENDED, "Then": REVOKED, "At": self._ledger.wire.now()}, opens=False)
                 writes += revoked.writes(str(entry.id), entry)
             with suppress(WriteRefused):
                 await answered(self._ledger.wire.write(partition, writes))

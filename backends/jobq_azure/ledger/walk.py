@@ -1,8 +1,8 @@
 """Walks over the tasks of a queue's batches that have not ended: to cancel them, or because the queue was cleared."""
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final
 
 from jobq_azure.ledger.entries import (
@@ -95,7 +95,8 @@ class LedgerWalk:
     async def _ask_to_end(self, running: Sequence[IdOfLife]) -> None:
         for start in range(0, len(running), MOST_ROWS):
             some = running[start : start + MOST_ROWS]
-            await answered(self._requests.record(CancelRequest.of(str(id_), id_.birth) for id_ in some))
+            now = self._ledger.wire.now()
+            await answered(self._requests.record(CancelRequest.of(str(id_), id_.birth, at=now) for id_ in some))
 
     async def _cancel(
         self, book: str, known: LedgerEntry, opening: int, asked: Collection[str]
@@ -113,7 +114,7 @@ class LedgerWalk:
                 return None
             if entry.state == RUNNING:
                 return EntryChange({"Cancel": True})
-            return EntryChange({"State": ENDED, "Then": "canceled", "At": time.time()}, opens=False)
+            return EntryChange({"State": ENDED, "Then": "canceled", "At": self._ledger.wire.now()}, opens=False)
 
         return await self._ledger.change(book, str(known.id), decide, known), is_new
 
@@ -129,7 +130,7 @@ class LedgerWalk:
         running: list[tuple[str, LedgerEntry]] = []
 
         def gone() -> EntryChange:
-            return EntryChange({"State": ENDED, "Then": GONE, "At": time.time()}, opens=False)
+            return EntryChange({"State": ENDED, "Then": GONE, "At": self._ledger.wire.now()}, opens=False)
 
         def waits(entry: LedgerEntry | None) -> EntryChange | None:
             return gone() if entry is not None and entry.state not in (ENDED, RUNNING) else None
@@ -178,9 +179,13 @@ class LedgerWalk:
             if not old or not await is_bare():  # after it was read: what is sent since has changed it
                 continue
 
-            await for_each(old, lambda each: self._ledger.change(book, str(each.id), _gone_since(each.etag), each))
+            await for_each(old, partial(self._end_since, book, now))
             changed = True
         return changed
+
+    async def _end_since(self, book: str, now: float, known: LedgerEntry) -> None:
+        """End a task as gone, if it is as it was then."""
+        await self._ledger.change(book, str(known.id), _gone_since(known.etag, now), known)
 
     async def _unended(self, prefix: str) -> AsyncIterator[tuple[str, list[LedgerEntry]]]:
         """Yield partitions and what has not ended in them, some at once."""
@@ -201,11 +206,11 @@ class LedgerWalk:
                 return
 
 
-def _gone_since(etag: str) -> Callable[[LedgerEntry | None], EntryChange | None]:
+def _gone_since(etag: str, now: float) -> Callable[[LedgerEntry | None], EntryChange | None]:
     """Return what ends a task as gone, if it is as it was then."""
 
     def decide(entry: LedgerEntry | None) -> EntryChange | None:
-        values = {"State": ENDED, "Then": GONE, "At": time.time()}
+        values = {"State": ENDED, "Then": GONE, "At": now}
         return EntryChange(values, opens=False) if entry is not None and entry.etag == etag else None
 
     return decide

@@ -201,7 +201,7 @@ class StorageDeadLetters:
                 yield list(
                     {key_of(id_): id_ for each in letters if (id_ := IdInBatch.of(each.id, each.batch))}.values()
                 )
-                count += len(window)
+                count += len(window)  # which were not taken out of it
             if hidden := await self._hidden(range(count)):
                 _log.warning("%s: %s", self._wire.place, _held_elsewhere(hidden))
 
@@ -389,7 +389,7 @@ class StorageDeadLetters:
                 continue
             del held[message.id]
             if blob := MessageContent.read(message.text).beside.blob:
-                await self._payloads.remove(blob)
+                await self._payloads.remove_of(blob, message.id)
 
 
 def _held_elsewhere(count: int) -> str:
@@ -412,10 +412,11 @@ def _fitting(content: MessageContent) -> str | None:
 async def _put(wire: StorageQueueClient, text: str, payloads: Payloads, blob: str) -> None:
     """Add a message that owns a blob; the blob goes again when it is certain that the message is not there."""
     try:
-        await wire.put(text)
+        message_id, _ = await wire.put(text)
     except JobqError:
         await payloads.remove(blob)
         raise
+    await payloads.give(blob, message_id)
 
 
 def _by_text(ids: Sequence[str]) -> dict[str, list[str]]:

@@ -78,8 +78,8 @@ class StorageDelivery(BaseDelivery):
 
     @property
     def message_origin(self) -> str:
-        """The service's id of the message as which its task was pushed; what was put back has it, too."""
-        return self._envelope.content.beside.origin or self._message_id
+        """The service's id of the message: what stands beside a body is what its sender says."""
+        return self._message_id
 
     @property
     def message_roots(self) -> tuple[str]:
@@ -198,7 +198,7 @@ class StorageDelivery(BaseDelivery):
         """Put back a task that another program wrote in fewer words than we do, and that has outgrown its message."""
         if not self._payloads.are_possible:
             raise MalformedTask("has no room for its counters in a message, and there is no BlobEndpoint for it")
-        blob = await self._payloads.store(task.encode())
+        blob = await self._payloads.store(task.encode(), self._message_id)
         try:
             text = spilled(task, blob, content.beside).text()
             await self._wire.update(self._message_id, self._held(), seconds, text)
@@ -239,10 +239,12 @@ class StorageDelivery(BaseDelivery):
         return self._receipt
 
     def _deleted(self) -> None:
-        """Note that the message is gone; its blob may go too, and nobody waits for that."""
+        """Note that the message is gone; the blob that it owns may go too, and nobody waits for that."""
         self._receipt = None
-        if self._envelope.payload is not None:
-            removal = asyncio.ensure_future(self._payloads.remove(self._envelope.content.beside.blob))
+        if self._envelope.payload is not None and self._envelope.owner in ("", self._message_id):
+            blob, is_owner = self._envelope.content.beside.blob, bool(self._envelope.owner)  # else it may be by now
+            removing = self._payloads.remove(blob) if is_owner else self._payloads.remove_of(blob, self._message_id)
+            removal = asyncio.ensure_future(removing)
             self._on_their_way.add(removal)
             removal.add_done_callback(self._on_their_way.discard)
 

@@ -25,12 +25,14 @@ class Envelope:
         payload: from the blob; None for a message without one.
         fault: why the payload will never be had.
         text: the message as it came.
+        owner: the service's id of the message that owns the blob; empty = that is not known.
     """
 
     content: MessageContent
     payload: bytes | None = None
     fault: MalformedTask | None = None
     text: str = ""
+    owner: str = ""
 
     @property
     def body(self) -> bytes:

@@ -1,12 +1,12 @@
 """Bodies too large for a message: they lie in blobs of the container `jobq-payloads`, and the message names its own.
 
-Each message owns one blob, which no other message ever names: it is written before the message, and deleted after the
-message's own deletion was confirmed. So no crash between two requests can take a task's payload away (S1); what it can
-leave behind is a blob that nobody names, and `clear` sweeps those away. A copy of a message (a dead letter, a redrive)
-gets a copy of the blob.
+Each message owns one blob: it is written before the message, and deleted after the message's own deletion was
+confirmed. So no crash between two requests can take a task's payload away (S1); what it can leave behind is a blob that
+nobody names, and `clear` sweeps those away. A copy of a message (a dead letter, a redrive) gets a copy of the blob.
 
-The name is QUEUE/SHA256-RANDOM. The hash shows that what is read is what was pushed; the random half is what makes the
-blob one message's, and keeps strangers who may send messages from naming the payload of another task.
+The name is QUEUE/SHA256-RANDOM. The hash shows that what is read is what was pushed; the random half keeps strangers
+who may send messages from naming the payload of another task. Who may read messages, too, can name it: so the blob says
+which message owns it, by the id that the service gave that, and no other message's end deletes it.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from azure.storage.blob.aio import ContainerClient
 
 CONTAINER: Final = "jobq-payloads"
+_OWNER: Final = "message"  # the name in a blob's metadata
 SUFFIX: Final = "-failed"  # of the queue of dead letters
 _NAME: Final = re.compile(r"[a-z0-9-]{3,70}/([0-9a-f]{64})-[0-9a-f]{32}")
 # A push writes the blob and then the message, within minutes: what is older and has no message gets none any more. By
@@ -72,8 +73,12 @@ class Payloads:
             raise BackendUnavailable(str(error)) from None
         self._is_missing = False
 
-    async def store(self, body: bytes) -> str:
+    async def store(self, body: bytes, owner: str = "") -> str:
         """Write a body, and return the name of its blob.
+
+        Args:
+            body: of a task.
+            owner: the service's id of the message that owns it; empty = it is not sent yet, and `give` says so then.
 
         Raises:
             QueueNotFound: there is no container; `create` makes it.
@@ -81,7 +86,8 @@ class Payloads:
         """
         name = f"{self._queue}/{hashlib.sha256(body).hexdigest()}-{secrets.token_hex(16)}"
         try:
-            await self._ask(self._client.upload_blob(name, body, length=len(body), overwrite=False))
+            metadata = {_OWNER: owner} if owner else None
+            await self._ask(self._client.upload_blob(name, body, length=len(body), overwrite=False, metadata=metadata))
         except QueueNotFound:
             self._is_missing = True
             raise
@@ -90,8 +96,15 @@ class Payloads:
             raise BackendUnavailable(str(error)) from None
         return name
 
-    async def fetch(self, name: str) -> bytes:
-        """Return the body in a blob.
+    async def give(self, name: str, owner: str) -> None:
+        """Note which message owns a blob, now that it is sent; where that fails, the blob is left for `sweep`."""
+        try:
+            await self._ask(self._client.get_blob_client(name).set_blob_metadata({_OWNER: owner}))
+        except (JobqError, NoAnswer) as error:
+            _log.info("a payload stays when its message goes, and `clear` sweeps it away: %s: %s", name, error)
+
+    async def fetch(self, name: str) -> tuple[bytes, str]:
+        """Return the body in a blob, and the id of the message that owns it.
 
         Raises:
             MalformedTask: it is gone, or another than was stored; it will not come back.
@@ -101,14 +114,14 @@ class Payloads:
         if not self.owns(name) and not (digest and name.startswith(f"{self._queue}{SUFFIX}/")):
             raise MalformedTask("names no payload of this queue", "blob")
         try:
-            body = await self._ask(self._read(name))
+            body, owner = await self._ask(self._read(name))
         except (NoBlob, QueueNotFound):
             raise MalformedTask("the payload is gone from the container " + CONTAINER, "blob") from None
         except NoAnswer as error:
             raise BackendUnavailable(str(error)) from None
         if body is None or hashlib.sha256(body).hexdigest() != digest:
             raise MalformedTask("the payload is not what was pushed: its hash differs", "blob")
-        return body
+        return body, owner
 
     async def opened(self, text: str) -> Envelope:
         """Return what a message holds, with its body; raises what `fetch` raises, but for a fault that stays."""
@@ -116,7 +129,8 @@ class Payloads:
         if not content.beside.blob:
             return Envelope(content, text=text)
         try:
-            return Envelope(content, await self.fetch(content.beside.blob), text=text)
+            payload, owner = await self.fetch(content.beside.blob)
+            return Envelope(content, payload, text=text, owner=owner)
         except MalformedTask as fault:
             return Envelope(content, fault=fault, text=text)
 
@@ -127,13 +141,26 @@ class Payloads:
         """
         return digest_in(name) is not None and name.startswith(f"{self._queue}/")
 
-    async def _read(self, name: str) -> bytes | None:
+    async def _read(self, name: str) -> tuple[bytes | None, str]:
         loader = await self._client.download_blob(name)
+        owner = (loader.properties.metadata or {}).get(_OWNER, "")
         # Who may write there could have put anything in its place.
-        return bytes(await loader.readall()) if loader.size <= MAX_BODY_BYTES else None
+        return bytes(await loader.readall()) if loader.size <= MAX_BODY_BYTES else None, owner
+
+    async def remove_of(self, name: str, message_id: str) -> None:
+        """Delete a blob with the message that is gone, if that owned it."""
+        if not self.owns(name):
+            return
+        try:
+            found = await self._ask(self._client.download_blob(name, offset=0, length=1))
+        except (NoBlob, JobqError, NoAnswer) as error:
+            _log.info("a payload is left behind, `clear` sweeps it away: %s: %s", name, error)
+            return
+        if (found.properties.metadata or {}).get(_OWNER) == message_id:
+            await self.remove(name)
 
     async def remove(self, name: str) -> None:
-        """Delete a blob whose message is gone; where that fails, it is left for `sweep`, and nobody misses it."""
+        """Delete a blob that no message needs; where that fails, it is left for `sweep`, and nobody misses it."""
         if not self.owns(name):  # who may send messages may write any name into them
             return
         try:

@@ -98,10 +98,12 @@ async def _put(wire: StorageQueueClient, payloads: Payloads, task: Task, text: s
         return _Put(*await wire.put(text, hidden), "")
     blob = await payloads.store(task.encode())
     try:
-        return _Put(*await wire.put(spilled(task, blob).text(), hidden), blob)
+        put = _Put(*await wire.put(spilled(task, blob).text(), hidden), blob)
     except JobqError:  # it is certain that no message names it
         await payloads.remove(blob)
         raise
+    await payloads.give(blob, put.message_id)
+    return put
 
 
 async def _taken_back(

@@ -164,7 +164,7 @@ class JournaledQueue:
         await self.writer.room(_ROOM_SECONDS)  # before, for who is cancelled afterwards has pushed
         ids = await self._inner.push(tasks)
         try:
-            ids = self._pushed.add(tasks)
+            ids = self._pushed.add(tasks, self._wire.now())
             self._notebook.pushed(tasks, self._pushed.expect_row)
         except Exception:  # noqa: BLE001 - logged with its traceback; the tasks are queued, which must not look otherwise
             _log.exception("%s: internal error of the journal", self.name)

@@ -71,9 +71,9 @@ class CancelRequest(NamedTuple):
     etag: str = ""
 
     @classmethod
-    def of(cls, task_id: str, birth: int | None, window: int = 0) -> Self:
-        """Return one that is made now."""
-        return cls(rows.cancel_request_key(task_id, birth), time.time(), birth, window)
+    def of(cls, task_id: str, birth: int | None, window: int = 0, *, at: float) -> Self:
+        """Return one that is made at this time."""
+        return cls(rows.cancel_request_key(task_id, birth), at, birth, window)
 
 
 def meant(requests: Iterable[CancelRequest], birth: int) -> CancelRequest | None:

@@ -1,7 +1,6 @@
 """Checkpoints of a queue that has no place for them: a row for each task, fenced by the fencing number (S4, S9)."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -110,7 +109,7 @@ class Checkpoints:
             ):
                 raise LockLost(f"a newer checkpoint of task {held.id} was saved before this one")
             data = change(row)
-            values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": time.time()}
+            values: dict[str, Any] = {"Fencing": rows.order(held.fencing), "At": self._wire.now()}
             if held.origin:
                 values["Origin"] = held.origin
             values["Number"] = float(number or 0)  # in a table an integer has 32 bits

@@ -88,7 +88,7 @@ class JournaledDelivery(BaseDelivery):
         self._checkpoints = checkpoints
         self._since = since
         self._seconds = inner.lease.total_seconds()
-        self._leased = time.time()
+        self._leased = notebook.now()
         self._beat: Beat | None = None
         self._request: CancelRequest | None = None
         self._is_settled = False
@@ -156,7 +156,7 @@ class JournaledDelivery(BaseDelivery):
         def after() -> After:  # a copy is of the next generation
             raised = int(is_requeue or self._is_replaced)
             fencing = self.fencing._replace(generation=self.fencing.generation + raised)
-            return After(fencing=fencing, due=time.time() + seconds)
+            return After(fencing=fencing, due=self._notebook.now() + seconds)
 
         return after
 

@@ -22,7 +22,6 @@ They are read as rows of that life, and of the oldest of all where they do not s
 import base64
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -268,7 +267,7 @@ def live_record(row: Row, now: float, *, cancel_requested: bool) -> TaskRecord:
     if left is not None:
         found = TaskState.RUNNING if left > 0 else TaskState.EXPIRED
     else:
-        found = TaskState.SCHEDULED if due > time.time() else TaskState.READY
+        found = TaskState.SCHEDULED if due > now else TaskState.READY
     beat, checkpoint = taken(row, "Beat"), taken(row, "Checkpoint")
     return TaskRecord(
         id=id_of(row),

@@ -1,6 +1,5 @@
 """What this process has pushed: its rows may come later."""
 
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,9 +35,8 @@ class PushedTasks:
         self._tasks: OrderedDict[tuple[str, int], Pushed] = OrderedDict()
         self._latest: dict[str, int] = {}  # the birth of the latest of each id
 
-    def add(self, tasks: Sequence[Task]) -> list[str]:
-        """Remember what the queue has acknowledged; return ids that know which life each is."""
-        now = time.time()
+    def add(self, tasks: Sequence[Task], now: float) -> list[str]:
+        """Remember what the queue has acknowledged by now; return ids that know which life each is."""
         ids = [IdOfLife.of(task.id, rows.birth(task.created)) for task in tasks]
         for id_, task in zip(ids, tasks, strict=True):
             state = TaskState.SCHEDULED if (task.not_before or 0.0) > now else TaskState.READY

@@ -1,6 +1,5 @@
 """How a queue is, by its journal: what the service's own counts do not say."""
 
-import time
 from dataclasses import replace
 from typing import Final
 
@@ -23,7 +22,7 @@ async def line_with(line: QueueLine, looks: Looks) -> QueueLine:
         looks: at the table.
     """
     counts, oldest, ended = dict(line.counts), None, dict[TaskState, Count]()
-    now = time.time()
+    now = looks.now()
     try:
         recent = await EndedWalk(looks, now).before((), _NEWEST, now - RECENT.total_seconds())
         states = [task.record.state for task in recent.tasks]

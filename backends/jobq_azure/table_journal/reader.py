@@ -7,7 +7,6 @@ worker that dies between a settle and its note leaves a task `expired`, which sa
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -226,7 +225,7 @@ class TableJournal:
             if not record.state.is_final:
                 states[record.state] += 1
         ready = [record.at for record in records if record.state is TaskState.READY and record.at is not None]
-        since = rows.ended_from(time.time() - window_seconds)
+        since = rows.ended_from(self._wire.now() - window_seconds)
         ended: dict[str, int] = {}
         firsts: list[float] = []
         begin, end = rows.below("i")
@@ -240,13 +239,13 @@ class TableJournal:
         dead = await self._dead()
         if dead is not None:  # some may have been put back since
             states[TaskState.DEAD] = dead
-        oldest = max(0.0, time.time() - min(ready)) if ready else None
+        oldest = max(0.0, self._wire.now() - min(ready)) if ready else None
         return JournalStats(
             states=states,
             oldest_ready_seconds=oldest,
             ended=ended,
             window_seconds=window_seconds,
-            first_ended_seconds=max(0.0, time.time() - min(firsts)) if firsts else None,
+            first_ended_seconds=max(0.0, self._wire.now() - min(firsts)) if firsts else None,
         )
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
@@ -269,8 +268,8 @@ class TableJournal:
     def _request(self, life: Life, record: TaskRecord | None) -> CancelRequest:
         """Return the request that a life ends; of one that may be a repetition, also for what it repeats (S8)."""
         if record is None:
-            return CancelRequest.of(*life, self._apart())
-        return CancelRequest.of(*self._meant(record.id), 0 if record.attempt else self._apart())
+            return CancelRequest.of(*life, self._apart(), at=self._wire.now())
+        return CancelRequest.of(*self._meant(record.id), 0 if record.attempt else self._apart(), at=self._wire.now())
 
 
 def _answer(record: TaskRecord | None) -> Canceled:

@@ -86,9 +86,19 @@ class Notebook:
         self._lookup = Lookup(wire)
         self._queue = wire.place.queue
 
+    def now(self) -> float:
+        """Return wall time by the service's clock, by which what is recorded is dated."""
+        return self._wire.now()
+
+    def _by_store(self, attempt: Attempt) -> Attempt:
+        """Return an attempt, which its worker has dated, by the service's clock: others forget it by that."""
+        ahead = self._wire.now() - time.time()
+        started = None if attempt.started is None else attempt.started + ahead
+        return replace(attempt, started=started, ended=attempt.ended + ahead)
+
     def pushed(self, tasks: Sequence[Task], written: Callable[[Task], None] = lambda _task: None) -> None:
         """Record that tasks were acknowledged by the queue; `written` is called with each that the table then shows."""
-        now, until = time.time(), _CLOCK.boottime() + _LATE_SECONDS
+        now, until = self._wire.now(), _CLOCK.boottime() + _LATE_SECONDS
         self._writer.add(self._pushed(task, now, until, written) for task in tasks)
 
     def _pushed(self, task: Task, now: float, until: float, written: Callable[[Task], None]) -> Note:
@@ -109,7 +119,7 @@ class Notebook:
             dead: the fencing number of its last attempt.
         """
         fencing = FencingNumber(dead.epoch + 1, 0, dead.delivery)
-        self._record_where(rows.live(task_id, birth), fencing, _waiting(None, time.time()), is_last=False)
+        self._record_where(rows.live(task_id, birth), fencing, _waiting(None, self._wire.now()), is_last=False)
 
     def put_back(self, attempt: Row) -> None:
         """Record that the end of an attempt was not the task's last.
@@ -164,7 +174,7 @@ class Notebook:
             outcome=OutcomeKind.LOCK_LOST,
             then="lost",
             started=float(row["At"]),
-            ended=time.time() + min(0.0, rows.lease_left(row, self._wire.now())),
+            ended=self._wire.now() + min(0.0, rows.lease_left(row, self._wire.now())),
             host=host,
             pid=pid,
             detail="its lease ran out without a word: the worker died, or lost it",
@@ -194,6 +204,7 @@ class Notebook:
             description: likewise.
             request: that it ends, which is met where it has ended.
         """
+        attempt = self._by_store(attempt)
         self._writer.add(self._attempt(held, held.fencing, attempt, output, Verb.REPLACE, reason, description))
         if after is not None:
             self.waits(held, after)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -85,9 +84,10 @@ class Sweep:
 
     async def once(self) -> None:
         """Delete what is to be forgotten, a thousand attempts at most."""
-        now = time.time()
+        first, end = rows.below("i")
+        await self._wire.look(self._queue, first, end, select="RowKey", limit=1)  # whose answer tells the store's time
+        now = self._wire.now()
         await self._cancel_requests(now)  # first: the row of a task that has ended shows that its request is met
-        first, _ = rows.below("i")
         old, _ = await self._wire.look(self._queue, first, rows.ended_from(now - self._keep_seconds), select="Printed")
         self._notebook.forget([each for row in old for each in _attempt_of(row)])
         self._notebook.forget(await self._done(now))

@@ -5,7 +5,6 @@ that the table's keys give. Where a task is is what its row says; its own page l
 """
 
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 from jobq.journal.records import TaskState
@@ -30,7 +29,7 @@ async def searched(search: TaskSearch, looks: Looks) -> None:
         search: takes them in.
         looks: at the table.
     """
-    now = time.time()
+    now = looks.now()
     ends = EndedWalk(looks, now)
     while (step := search.step()) is not None:
         try:

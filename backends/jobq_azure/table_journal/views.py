@@ -97,7 +97,7 @@ class TableViews:
         """List what waits in the order of ids, what runs the longest first, what ended the newest first."""
         self._service.checked(queue)
         looks = self._looks(budget, MOST_LOOKS - 1)  # one is for what is to be canceled
-        search = TaskSearch(wanted, after, checked_limit(limit), time.time(), budget * _FAR)
+        search = TaskSearch(wanted, after, checked_limit(limit), looks.now(), budget * _FAR)
         await answered(searched(search, looks))
         page = search.page()
         if not page.rows and page.after is None:
@@ -113,9 +113,10 @@ class TableViews:
     ) -> Count:
         """Count up to some thousand."""
         self._service.checked(queue)
-        now = time.time()
+        looks = self._looks(budget, MOST_LOOKS)
+        now = looks.now()
         search = TaskSearch(wanted, "", most, now, budget * _FAR, keeps=False)
-        await answered(searched(search, self._looks(budget, MOST_LOOKS)))
+        await answered(searched(search, looks))
         return replace(search.count(), now=now)
 
     async def task(self, queue: str, task_id: str) -> TaskDetail | None:
@@ -159,7 +160,7 @@ class TableViews:
     async def _group(self, found: DeadGrouping, max_age_seconds: float | None, looks: Looks) -> bool:
         """Count dead letters; return whether these were all."""
         key: tuple[str, ...] = ()
-        now = time.time()
+        now = looks.now()
         oldest = -_NEWEST if max_age_seconds is None else now - max_age_seconds
         ends = EndedWalk(looks, now)
         while looks.left and found.looked_at < MOST_GROUPED:

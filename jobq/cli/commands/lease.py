@@ -131,10 +131,11 @@ async def _run(
 ) -> int:
     from jobq.cli.display.logging_handler import LogRecords  # noqa: PLC0415 - `jobq lease --help` needs none of it
     from jobq.cli.submit.create_queue import ready_for_lease  # noqa: PLC0415 - `jobq lease --help` needs none of it
+    from jobq.clock import clock_of  # noqa: PLC0415 - as above
     from jobq.errors import LeaseHeld  # noqa: PLC0415 - as above
     from jobq.lease.named import named_lease  # noqa: PLC0415 - as above
     from jobq.lease.store import store_of  # noqa: PLC0415 - as above
-    from jobq.run.spawn.choose_spawner import spawner_for  # noqa: PLC0415 - as above
+    from jobq.run.spawn.choose_spawner import keep_clock, spawner_for  # noqa: PLC0415 - as above
     from jobq.run.worker.lease_command import LeaseCommand, inherited_by_command  # noqa: PLC0415 - as above
     from jobq.spec import resolve  # noqa: PLC0415 - as above
 
@@ -148,13 +149,15 @@ async def _run(
     with LogRecords(terminal.say_record):
         async with spawner_for(settings) as spawner, resolve(spec, settings) as backend:
             await ready_for_lease(backend, name, says=False)
-            store = store_of(backend)
+            store, clock = store_of(backend), clock_of(shares_machine=backend.capabilities.shares_machine)
+            keep_clock(spawner, clock)
             singleton = LeaseCommand(
                 lambda on_extended: named_lease(
-                    store, settings, name, on_extended=on_extended, on_busy=on_busy, **wanted
+                    store, settings, name, on_extended=on_extended, on_busy=on_busy, clock=clock, **wanted
                 ),
                 spawner,
                 settings,
+                clock,
             )
             try:
                 ended = await singleton.run(argv, inherited_by_command())

@@ -89,6 +89,9 @@ class Inbox:
         if message["op"] == "extend":
             self._extend(message)
             return
+        if message["op"] == "clock":
+            self._system.has_stores_clock = True
+            return
         if message["op"] == "spawn":
             message["env"] = self._environment = self._whole(message)
         self._waiting.append(message)

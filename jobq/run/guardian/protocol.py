@@ -11,6 +11,8 @@ Worker to guardian, two descriptors with a spawn:
             user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
             cpus = the numbers of those that it may use; empty or none = those of the guardian
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
+    clock   id (0)                before the first spawn: deadlines are of CLOCK_MONOTONIC, since a file of this machine
+            is the store and leaves out suspends, too; a jump of the wall clock kills nothing (rule 12)
     signal  id, number            to the task's process group
     kill    id                    SIGKILL to the whole tree
     ping    id (0)                asks for a pong
@@ -40,7 +42,7 @@ TYPE_CHECKING = False  # as in `typing`, which costs a guardian a sixth of its s
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-VERSION = 5
+VERSION = 6
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1

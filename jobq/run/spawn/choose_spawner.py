@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from jobq.clock import Clock
 from jobq.errors import ConfigurationError
 from jobq.run.process import OUR_PYTHON
 from jobq.run.process.environment import start_environment
@@ -108,3 +109,9 @@ def _follow() -> None:
     """The guardian was killed and its tasks with it: a worker without one would break the promise (P2)."""
     remove_held()  # the guardian would have done it (P5)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_clock(spawner: Spawner, clock: Clock) -> None:
+    """Have what keeps the deadlines of tasks keep them by the clock of their leases."""
+    if getattr(clock, "is_stores", False) and (keep := getattr(spawner, "keep_stores_clock", None)) is not None:
+        keep()

@@ -170,6 +170,10 @@ class GuardianSpawner:
             self._connection.close()
             self._connection = None
 
+    def keep_stores_clock(self) -> None:
+        """Have deadlines kept by the clock of a store on this machine (`jobq.clock.StoreClock`), for good."""
+        self.send({"op": "clock", "id": 0})
+
     async def spawn(self, launch: Launch) -> Process:
         """Start a task; return once its program runs. Raises StartFailed, StatusLost."""
         if not self._open:

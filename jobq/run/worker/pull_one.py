@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from jobq.backend import Backend
-from jobq.clock import Moment, SystemClock
+from jobq.clock import Moment, clock_of
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.events import Events
 from jobq.racing import racing
@@ -28,7 +28,7 @@ from jobq.run.process.log_upload import LOG_SECONDS, sinks_of
 from jobq.run.process.oom import oom_counter
 from jobq.run.process.task_folder import TaskFolder
 from jobq.run.process.usage import UsageSampler
-from jobq.run.spawn.choose_spawner import spawner_for
+from jobq.run.spawn.choose_spawner import keep_clock, spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.receive import GIVE_BACK_SECONDS, RECEIVE_SECONDS
 from jobq.selecting import selecting
@@ -92,7 +92,7 @@ async def pull_and_execute(
             backend=backend,
             runner=runner,
             settings=settings,
-            clock=(clock := SystemClock()),
+            clock=(clock := clock_of(shares_machine=backend.capabilities.shares_machine)),
             breaker=Breaker(0, clock),
             events=Events(),
             stopping=stopping or Stopping(),
@@ -149,6 +149,7 @@ async def _runner(backend: Backend, settings: Settings, way: PullWay, on_line: O
         sinks_of(backend.name, settings, lambda: LOG_SECONDS) as sinks,
         spawner_for(settings) as spawner,
     ):
+        keep_clock(spawner, clock_of(shares_machine=backend.capabilities.shares_machine))
         sampling = asyncio.create_task(sampler.run(), name="usage")
         try:
             commands = CommandRunner(

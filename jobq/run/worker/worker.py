@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Literal
 
 from jobq.backend import UNKNOWN_ID, Backend, Delivery, Prepares, PutsOff, TellsMisplaced
-from jobq.clock import Clock, Moment, SystemClock
+from jobq.clock import Clock, Moment, clock_of
 from jobq.events import Events
 from jobq.flag import Flag
 from jobq.formats import durations
@@ -32,7 +32,7 @@ from jobq.run.process.log_files import nowhere
 from jobq.run.process.log_upload import LOG_SECONDS, LOG_STOPPING_SECONDS, Sinks, sinks_of
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler
-from jobq.run.spawn.choose_spawner import spawner_for
+from jobq.run.spawn.choose_spawner import keep_clock, spawner_for
 from jobq.run.stopping import Stopping
 from jobq.run.worker.empty_queue import EmptyQueue
 from jobq.run.worker.host import WorkerHost
@@ -102,7 +102,7 @@ class Worker:
         self._backend = backend
         self._settings = settings
         self._events = events or Events()
-        self._clock = clock or SystemClock()
+        self._clock = clock or clock_of(shares_machine=backend.capabilities.shares_machine)
         self._stopping = stopping or Stopping()
         self._breaker = Breaker(settings.max_consecutive_failures, self._clock)
         self._sampler = sampler or UsageSampler(settings.memory_limit)
@@ -151,6 +151,7 @@ class Worker:
             if self._own_runner is None:
                 self._archives = await stack.enter_async_context(archives_of(self._backend, self._settings))
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
+                keep_clock(self._spawner, self._clock)
             heard = stack.enter_context(heard_by(self._stopping))
             if self._own_runner is None and self._own_sinks is None:
                 # Left before the signals are: a stop is heard while logs are sent.

@@ -7,7 +7,7 @@ from signal import SIGCONT, SIGKILL
 from typing import Final
 
 from jobq.testing.simulation.crew import MOST_DRIFT, Crew
-from jobq.testing.simulation.loop import Machine
+from jobq.testing.simulation.loop import Machine, Node, StoreMachine
 from jobq.testing.simulation.network import Way
 from jobq.testing.simulation.world import Blow, World
 
@@ -209,6 +209,8 @@ def _machine_suspend(world: World, crew: Crew, seconds: float, _chance: Random) 
 
 
 def _stand_still(world: World, crew: Crew, seconds: float, *, clock_stands: bool) -> bool:
+    if isinstance(crew.machine, StoreMachine):
+        return _all_stand_still(world, crew.machine, seconds)
     node, guardian, machine = crew.node, crew.guardian, crew.machine  # also with a worker that is stopped: rule 7
     has_just_stepped = world.loop.now <= crew.stepped_at + THAW_SECONDS  # see `_wall_step`
     if not crew.lives or crew.stands_still or has_just_stepped:
@@ -231,11 +233,39 @@ def _stand_still(world: World, crew: Crew, seconds: float, *, clock_stands: bool
     return True
 
 
+def _all_stand_still(world: World, machine: StoreMachine, seconds: float) -> bool:
+    """Let the machine of the store stand still, with all that runs there: nothing is excused (rule 12)."""
+    if any(crew.stands_still for crew in world.crews):
+        return False
+    still = [world.broker.node]
+    for crew in world.crews:
+        crew.stands_still = True
+        for node, guardian in crew.guardians.items():
+            still += [node, *guardian.nodes]
+        still += [] if crew.holder is None else [crew.holder]
+    for each in still:
+        each.pause()
+    machine.stand()
+
+    def go_on() -> None:
+        machine.lose_time(seconds)
+        for crew in world.crews:
+            crew.stands_still = False
+        for each in still:
+            each.resume()
+
+    host = Node(Machine(world.loop, "host"), "host")  # what runs there stands still, too
+    world.loop.true_later(seconds, host, go_on)
+    return True
+
+
 @_blow("wall step")
 def _wall_step(world: World, crew: Crew, seconds: float, chance: Random) -> bool:
     if crew.stands_still:
         return False  # a step back hides the freeze from everybody: only fencing protects then, as the docs say
-    crew.stepped_at = world.loop.now
     crew.machine.step_wall(seconds if chance.random() < 0.5 else -seconds)
+    if crew.machine.is_stores:
+        return True  # it changes nothing
+    crew.stepped_at = world.loop.now
     crew.trouble_until = max(world.loop.now + THAW_SECONDS, crew.trouble_until)
     return True

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from jobq.testing.simulation.machine.node import NODE, LoopHandle, Machine, Node
+from jobq.testing.simulation.machine.node import NODE, LoopHandle, Machine, Node, StoreMachine
 
 _GRAIN_SECONDS: Final = 1e-7  # by which a timer may fire early: clocks that run at other rates do not round alike
 
-__all__ = ["NODE", "Loop", "LoopHandle", "Machine", "Node"]
+__all__ = ["NODE", "Loop", "LoopHandle", "Machine", "Node", "StoreMachine"]
 
 
 class _Future(asyncio.Future[Any]):

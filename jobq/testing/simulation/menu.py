@@ -51,6 +51,8 @@ SHARES: Final[dict[str, float]] = {
 NOT_OF_THE_BUS: Final = frozenset(
     {"rotating receipts", "named leases", "holder kill", "holder stop", "cancel", "checkpoints"}
 )
+# What befalls a store and its workers apart, and cannot where one machine has them all.
+NOT_ON_THE_MACHINE: Final = frozenset({"machine death", "broker crash", "broker away"})
 
 
 def choose(chance: Random) -> frozenset[str]:

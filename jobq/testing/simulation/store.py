@@ -31,6 +31,7 @@ class SimulatedStore:
         monitor: looks at every change.
         grain: seconds by which a lease that is granted is shorter than the one asked for.
         without: kinds of faults that mean nothing to it.
+        is_on_machine: whether all workers are on its machine, and keep leases by its clock.
     """
 
     make: MakeBackend
@@ -39,6 +40,7 @@ class SimulatedStore:
     monitor: type[Monitor] = Monitor
     grain: float = 0.0
     without: frozenset[str] = frozenset()
+    is_on_machine: bool = False
 
 
 def store_of(made: SimulatedStore | MakeBackend) -> SimulatedStore:

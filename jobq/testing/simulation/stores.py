@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jobq.backend import Backend
 from jobq.testing.simulation.loop import Machine
-from jobq.testing.simulation.menu import NOT_OF_THE_BUS
+from jobq.testing.simulation.menu import NOT_OF_THE_BUS, NOT_ON_THE_MACHINE
 from jobq.testing.simulation.network import NetworkLink
 from jobq.testing.simulation.rules.monitor import Monitor
 from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
@@ -64,6 +64,8 @@ def _finish(bus: Any, monitor: Monitor, lease: float, chance: Random) -> None:
 STORES: Final[dict[str, SimulatedStore]] = {
     "memory": SimulatedStore(make=memory),
     "sqlite": SimulatedStore(make=sqlite),
+    # As `jobq worker` has it: a file of the workers' own machine.
+    "embedded": SimulatedStore(make=sqlite, is_on_machine=True, without=NOT_ON_THE_MACHINE),
     # Its protocol of several requests a verb, each of them over the network.
     "service-bus": SimulatedStore(
         make=service_bus,

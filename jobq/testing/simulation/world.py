@@ -15,7 +15,7 @@ from jobq.testing.simulation.attempts import Attempts, chance_of
 from jobq.testing.simulation.broker import MakeBackend, SimulatedBroker
 from jobq.testing.simulation.crew import MOST_DRIFT, Crew
 from jobq.testing.simulation.logs import ErrorsTo
-from jobq.testing.simulation.loop import Loop, Machine, Node
+from jobq.testing.simulation.loop import Loop, Machine, Node, StoreMachine
 from jobq.testing.simulation.machine.guardian import GuardianProcess
 from jobq.testing.simulation.machine.host import SimulatedHost, worker_on
 from jobq.testing.simulation.machine.trees import TaskTree
@@ -63,7 +63,8 @@ class World:
         # rules.md 1.3 rule 2, reckoned here, not as the product does.
         granted = self.lease - store.grain
         self.hold = min(0.85 * granted, 0.99 * granted - 1.5)
-        server = Machine(self.loop, "server")
+        server = (StoreMachine if store.is_on_machine else Machine)(self.loop, "server")
+        self._server = server
         self.monitor = store.monitor(self.loop, server, self, keeps_lines=keeps_trace)
         self._open = ExitStack()
         self.broker = SimulatedBroker(self.loop, self.monitor, server, self._open.enter_context(store.make(server)))
@@ -92,6 +93,8 @@ class World:
         chance = self._chance
         rate = 1.0 + chance.uniform(-MOST_DRIFT, MOST_DRIFT)
         machine = Machine(self.loop, f"m{number}", rate, chance.uniform(10, 100_000))
+        if self._store.is_on_machine:
+            machine = self._server
         link = NetworkLink(self.broker, chance_of(chance.getrandbits(64)))
         self.scenario.set_up(link, chance)
         return Crew(number, machine, link, chance_of(chance.getrandbits(64)))
@@ -112,6 +115,8 @@ class World:
             if not self.monitor.violations and not is_drained:
                 left = {known.id: known.state for known in self.monitor.tasks.values() if not known.has_ended}
                 self.monitor.broken("L1", f"not ended though everything healed: {left}")
+            while self.broker.node.pauses:  # a rule was broken just then
+                self.broker.node.resume()
             self._do(self.broker.backend.__aexit__(None, None, None))
             self.loop.finish()
         return self
@@ -157,6 +162,8 @@ class World:
 
     def _look(self) -> None:
         """Compare the store with the model, where the backend can be asked about each task."""
+        if self.broker.node.pauses:
+            return  # its machine stands still, and all that could change something with it
         if not isinstance(self.broker.backend, KeepsJournal) or (journal := self.broker.backend.journal) is None:
             return
 

@@ -168,7 +168,9 @@ async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     queue = await journaled(stage)
     ids = [f"task-{number:04}" for number in range(1010)]
     for start in range(0, len(ids), MOST_ROWS):
-        await queue._cancel_requests.record(CancelRequest.of(id_, None) for id_ in ids[start : start + MOST_ROWS])
+        await queue._cancel_requests.record(
+            CancelRequest.of(id_, None, at=time.time()) for id_ in ids[start : start + MOST_ROWS]
+        )
     (id_,) = await queue.push([Task.new(command="true", id="task-zzzz")])
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
@@ -396,21 +398,42 @@ async def test_what_is_old_is_forgotten(stage: Stage, monkeypatch: pytest.Monkey
     assert await state(queue, task.id) == "succeeded", "known for an hour, against a late word of its push"
     monkeypatch.setattr("jobq_azure.table_journal.retention._DONE_SECONDS", -1.0)
     monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
-    ours = CancelRequest.of(task.id, rows.birth(task.created))
-    await queue._cancel_requests.record([ours, CancelRequest.of("nobody-s", None)])
+    ours = CancelRequest.of(task.id, rows.birth(task.created), at=time.time())
+    await queue._cancel_requests.record([ours, CancelRequest.of("nobody-s", None, at=time.time())])
     await queue._sweep.once()
     await written(queue)
     assert await queue.journal.find([task.id]) == []
     assert await _requested(queue, task.id, "nobody-s") == ["nobody-s"], "it waits a day"
 
 
+@pytest.mark.parametrize("days", [31, -31])
+async def test_a_worker_whose_clock_is_wrong_forgets_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """A month ahead it emptied the journal; a month behind its own attempts were forgotten by the next worker."""
+    queue, right = await journaled(stage, keep=timedelta(days=30)), time.time
+    first = await _done(queue)
+    await written(queue)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time", lambda: right() + days * 86400.0)
+        other = await journaled(stage, keep=timedelta(days=30))
+        second = await _done(other)
+        await other._sweep.once()
+        await written(other)
+    await queue._sweep.once()
+    await written(queue)
+    for task in (first, second):
+        (attempt,) = await queue.journal.attempts(task.id)
+        assert abs(attempt.ended - right()) < 3600, "dated by the store"
+
+
 async def test_what_stays_is_not_before_what_is_to_be_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await journaled(stage)
     monkeypatch.setattr("jobq_azure.table_journal.retention._MOST_ROWS", 1)
     monkeypatch.setattr("jobq_azure.table_journal.retention._CANCEL_REQUEST_SECONDS", -1.0)
-    old = CancelRequest.of("b", None)._replace(at=1.0)
+    old = CancelRequest.of("b", None, at=1.0)
     await queue._cancel_requests.record(
-        [CancelRequest.of("a", None), old]
+        [CancelRequest.of("a", None, at=time.time()), old]
     )  # of "a" nobody has heard yet: it waits a day
     for _ in range(2):
         await queue._sweep.once()

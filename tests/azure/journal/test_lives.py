@@ -141,7 +141,7 @@ async def test_s11_an_end_that_is_written_late_takes_no_later_request_away(stage
         await written(cut_off)
         await stage.tables.refuse()
         await held.settle(BAD)
-        request = CancelRequest.of("train", rows.birth(held.task.created))
+        request = CancelRequest.of("train", rows.birth(held.task.created), at=time.time())
         await other._cancel_requests.forget([request])
         await other._cancel_requests.record([request])
         await stage.tables.heal()

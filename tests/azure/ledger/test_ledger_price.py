@@ -43,7 +43,7 @@ async def test_a_look_at_a_batch_takes_a_handful_however_many_run(stage: Stage) 
     queue = await ledgered(stage)
     await pushed(queue, 100)
     while (found := await queue.batches.find(NAME)).counts["ready"]:
-        assert len(await queue.receive(32, timedelta(seconds=1), NOW))
+        assert len(await queue.receive(8, timedelta(seconds=2), NOW))  # which leaves 0.7 s for all of their claims
     while not found.counts["expired"]:
         await asyncio.sleep(0.1)
         found = await queue.batches.find(NAME)

@@ -115,6 +115,31 @@ async def test_who_signs_a_repeated_push_anew_makes_no_other_task(stage: Stage) 
     await finished(queue)
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_message_that_says_that_its_payload_is_lost_takes_no_task_away(stage: Stage, has_ended: bool) -> None:
+    """What it holds cannot be compared, so it is the task until the real one comes."""
+    await make_container(stage)
+    queue, task = await _sealed(stage)
+    book = await book_of(stage)
+    (real,) = await (await stage.wire()).get(1, 2)
+    gone = f"{stage.queue}/{'0' * 64}-{'0' * 32}"
+    changed = {"epoch": 2**53 - 1, "generation": 0, "counters": {"failures": 0, "preemptions": 0, "ends": 0}}
+    notes = MessageNotes(id=task.id, blob=gone, ledger=book, changed=changed, origin=real.id, before=10**6)
+    await (await stage.wire()).put(MessageContent(b"", notes).text())
+    (stranger,) = await queue.receive(1, LEASE, NOW)
+    if has_ended:
+        await stranger.settle(MoveToDeadLetters("malformed", "its payload is gone"))
+    found = await queue.receive(1, LEASE, LEASE)  # the real one, once it shows
+    assert [each.id for each in found] == ([] if has_ended else [task.id])
+    if has_ended:
+        assert sorted(each.reason for each in await queue.dead_letters(9)) == ["malformed", "malformed"]
+        assert await batch_end.put_back(queue, NAME) == 1
+        found = await queue.receive(1, LEASE, NOW)
+    assert found[0].task.command == task.command
+    await found[0].settle(Complete(DONE))
+    assert (await finished(queue)).counts["succeeded"] == 1
+
+
 async def _moved_back(stage: Stage) -> None:
     """As Storage Explorer does it: read, add, delete."""
     failed, main = await stage.wire(f"{stage.queue}-failed"), await stage.wire()

@@ -224,7 +224,7 @@ async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) ->
     delivery = await stage.take()
     assert delivery.task.fingerprint() == large.fingerprint()
     await delivery.settle(Complete(TaskResult(exit_code=0)))
-    await no_blobs(stage)
+    assert list(await blobs_of(stage)) == [name], "another message owned it: it is left to a sweep"
 
 
 async def test_a_sweep_takes_what_is_old_and_nobody_names(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,3 +265,27 @@ async def test_what_is_taken_back_takes_its_payload_along(stage: Stage) -> None:
         await stage.backend.push([good, bad])
     assert await stage.total() == 0
     assert not await blobs_of(stage)
+
+
+async def test_a_message_that_names_the_payload_of_another_does_not_take_it_away(stage: Stage) -> None:
+    """Who may read and send messages can: its end deleted the other's payload, and that task was lost."""
+    await make_container(stage)
+    task = large_task()
+    await stage.backend.push([task])
+    wire = await stage.wire()
+    (message,) = await wire.peek(1)
+    await wire.put(message.text)
+    first, second = await stage.backend.receive(2, LEASE, NOW)
+    copy, real = (second, first) if first._message_id == message.id else (first, second)  # type: ignore[attr-defined]
+    await copy.settle(Complete(TaskResult(exit_code=0)))
+    await real.settle(Requeue(real.task.requeued(failures=1).counters, NOW))
+    again = await stage.take()
+    assert again.task.fingerprint() == task.fingerprint()
+    await again.settle(MoveToDeadLetters("failed", "real"))
+    dead = await stage.wire(f"{stage.queue}-failed")
+    (letter,) = await dead.peek(1)
+    await dead.put(letter.text.replace(task.id, "harmless"))
+    assert await stage.backend.purge_dead(["harmless"]) == ["harmless"]
+    assert await stage.backend.redrive([task.id]) == [task.id]
+    await (await stage.take()).settle(Complete(TaskResult(exit_code=0)))
+    await no_blobs(stage)

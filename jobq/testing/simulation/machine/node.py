@@ -33,7 +33,10 @@ class Machine:
 
     Attributes:
         on_jump: called when one of its clocks has jumped or stood still, by whom.
+        is_stores: as of `jobq.clock.SystemClock`: `boottime` then stands in a suspend, too.
     """
+
+    is_stores = False
 
     def __init__(self, loop: _Loop, name: str, rate: float = 1.0, boottime: float = 1000.0) -> None:
         self.loop, self.name, self.rate = loop, name, rate
@@ -112,6 +115,26 @@ class Machine:
             finally:
                 timer.cancel()
                 del self._sleepers[woken]
+
+
+class StoreMachine(Machine):
+    """A machine whose own file is the store: it and all workers are there, and stand still together (rule 12)."""
+
+    is_stores = True
+    _stands_since: float | None = None  # true time
+
+    def stand(self) -> None:
+        """Stand still until `lose_time`."""
+        self._stands_since = self.loop.now
+
+    def boottime(self) -> float:
+        """As of `Machine`."""
+        return super().boottime() if self._stands_since is None else self.boottime_at(self._stands_since)
+
+    def lose_time(self, seconds: float) -> None:
+        """As of `Machine`."""
+        self._stands_since = None
+        super().lose_time(seconds)
 
 
 class Node:

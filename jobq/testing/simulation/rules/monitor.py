@@ -1,5 +1,6 @@
 """The rules of processes (P1 to P6, S11, 1.3), seen from the kernel's side; and what workers claim."""
 
+import math
 from signal import SIGTERM
 from typing import Any, Final, Protocol
 
@@ -99,7 +100,7 @@ class Monitor(TaskRules):
         if kept is None or tree.deadline is None or self._around.excuses(tree):
             return
         # The margins make up for freezes that are too short to be seen (rule 8); then P1 shows whether they do.
-        unseen = tree.machine.lost_since(kept, FREEZE_SECONDS)
+        unseen = tree.machine.lost_since(kept, math.inf if tree.machine.is_stores else FREEZE_SECONDS)
         most = tree.machine.boottime_at(kept) + unseen + self._around.hold
         if tree.deadline > most + _GRAIN_SECONDS:
             over = tree.deadline - most
