@@ -177,8 +177,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="a letter of the service's making has the number of a message (Service Bus)",
         file="backends/jobq_azure/service_bus/letter_walk.py",
-        text="(id_in(seen), origin_of(seen, REDRIVEN), batch_in(seen))",
-        wrong="(id_in(seen), origin_of(seen), batch_in(seen))",
+        text="(id_in(seen), origin_of(seen, REDRIVEN), batch_in(seen), work_in(seen.body))",
+        wrong="(id_in(seen), origin_of(seen), batch_in(seen), work_in(seen.body))",
         test="tests/sb/test_copy_names.py::test_s1_a_letter_of_the_services_making_is_no_other_lifes",
     ),
     Mutant(
@@ -624,7 +624,7 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="dead letters that another reader holds are missing",
         file="backends/jobq_azure/storage/dead_letters.py",
-        text="hidden = await self._hidden(held)",
+        text="hidden = 0 if is_walk else await self._hidden(held)",
         wrong="hidden = 0",
         test="tests/azure/test_dead_letters.py::test_letters_that_another_reader_holds_are_not_said_to_be_missing",
     ),

@@ -106,8 +106,8 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
     _found(
         "S3: a redrive does not raise the epoch",
         "jobq/task.py",
-        '"epoch": self.epoch + 1, "not_before"',
-        '"not_before"',
+        '"epoch": epoch, "not_before": None, "counters": fresh',
+        '"not_before": None, "counters": fresh',
     ),
     _found(
         "S7: failures are not counted",

@@ -361,10 +361,12 @@ async def test_a_letter_that_no_ledger_knows_stays_and_is_purged(site: BusSite) 
     queue = await site.ledgered()
     lost = Task.new(command="true", id="s9.1", batch="s9").in_ledger("s9~0")
     await _bus(queue)._wire.send(Outgoing(body=lost.encode(), message_id="x"))
+    locked = await _bus(queue)._wire.lock(0)
+    assert locked is not None
+    await _bus(queue)._amqp().dead_letter(locked.token, "failed", "by another program", {})
     (task,) = await pushed(queue)
-    with suppress(AllPutBack):
-        for delivery in await queue.receive(8, LEASE, SOON):
-            await delivery.settle(MoveToDeadLetters("failed", "by the test"))
+    for delivery in await queue.receive(8, LEASE, SOON):
+        await delivery.settle(MoveToDeadLetters("failed", "by the test"))
     assert {each.id for each in await queue.dead_letters(10)} == {"s9.1", task.id}
     with pytest.raises(ConfigurationError, match="nothing is known any more") as raised:
         await queue.redrive(["s9.1", task.id])
