@@ -103,7 +103,7 @@ async def test_more_dead_letters_than_one_answer_holds(
     server: HttpServer, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the oldest 10,000 were ever shown, without a word."""
-    monkeypatch.setattr("jobq_http.backend._MOST_SHOWN", 4)
+    monkeypatch.setattr("jobq_http.backend.MOST_PEEKED", 4)
     async with HttpBackend(HttpConnection(server.url), queue) as backend:
         ids = await backend.push([Task.new(command="exit 3") for _ in range(10)])
         for delivery in await backend.receive(10, None, NOW):
