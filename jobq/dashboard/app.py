@@ -136,7 +136,7 @@ def _guarded(
         except RequestRefused as refused:
             return await _error_page(site, request, refused)
         except JobqError as error:
-            answer = refused_for(error)
+            answer = refused_for(error, request.path_params.get("queue", ""))
             if answer.status >= 500:  # noqa: PLR2004 - what HTTP says of the server
                 _log.warning("dashboard: %s: %s", type(error).__name__, error)
             return await _error_page(site, request, answer)

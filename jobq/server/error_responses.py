@@ -62,7 +62,7 @@ _OF_ERRORS: Final[tuple[tuple[type[JobqError], int, str], ...]] = (
     (ConfigurationError, 400, "refused"),
 )
 _ABOUT_THE_STORE: Final = {
-    "queue_not_found": "this queue does not exist; `jobq QUEUE create` or a first push makes it",
+    "queue_not_found": "{queue} does not exist; `jobq QUEUE create` or a first push makes it",
     "unavailable": "the store does not answer; nothing was changed, try again",
     "unknown": "the store's answer was lost: it may or may not have been done; the same request again says which",
     "store_unusable": "the store cannot be used as it is; the service's log says why",
@@ -70,11 +70,18 @@ _ABOUT_THE_STORE: Final = {
 }
 
 
-def refused_for(error: JobqError) -> RequestRefused:
-    """Return the answer to an error; what it or its cause says of the store's place stays in the log (A5)."""
+def refused_for(error: JobqError, queue: str = "") -> RequestRefused:
+    """Return the answer to an error; what it or its cause says of the store's place stays in the log (A5).
+
+    Args:
+        error: of the store.
+        queue: that was asked for; empty = not said here.
+    """
     said = str(error).replace(f": {error.__cause__}", "")
     for kind, status, code in _OF_ERRORS:
         if isinstance(error, kind):
             headers = _RETRY if code == "unavailable" else ()
-            return RequestRefused(status, code, _ABOUT_THE_STORE.get(code, said), headers=headers)
+            name = f"the queue {queue!a}" if queue else "this queue"
+            said = _ABOUT_THE_STORE[code].format(queue=name) if code in _ABOUT_THE_STORE else said
+            return RequestRefused(status, code, said, headers=headers)
     return RequestRefused(500, "internal", "the service failed; its log says how")
