@@ -3,6 +3,7 @@
 import pytest
 from azure.identity.aio import ManagedIdentityCredential
 
+from jobq.errors import ConfigurationError
 from jobq_azure.common.credentials import Identity
 
 
@@ -19,6 +20,6 @@ async def test_the_identity_of_a_job(monkeypatch: pytest.MonkeyPatch, given: str
     if given is not None:
         monkeypatch.setenv("DEFAULT_IDENTITY_CLIENT_ID", given)
     monkeypatch.setattr(ManagedIdentityCredential, "__init__", made)
-    with pytest.raises(ValueError, match="none here"):
+    with pytest.raises(ConfigurationError, match="none here"):
         Identity("account")
     assert asked == [given]

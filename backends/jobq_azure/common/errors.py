@@ -183,7 +183,7 @@ def refusal(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 -
     if status in {401, 403}:
         return access_denied(code, place, _BLOBS if "(container " in place else _QUEUES)
     if code in {"QueueBeingDeleted", "ContainerBeingDeleted"}:
-        return BackendUnavailable(f"{place} is being deleted; its name is free again in half a minute or more")
+        return BackendUnavailable(f"{place} is being deleted ({code}); its name is free again in half a minute or more")
     if status in _BUSY or code == "ServerBusy":
         return Busy(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
