@@ -62,8 +62,6 @@ def arguments_of(
             "lists of arguments are for one command: a program and its arguments after `--`, with {} for an argument,"
             ' or one -c COMMAND for the shell, with "$ARG_1"'
         )
-    if colsep == "":
-        raise click.UsageError("--colsep needs the text that divides a value, such as , or a tab: --colsep $'\\t'")
     found = lists_of(lists) if lists else [ArgumentList("standard input", path="-")]
     if any(one.path == "-" for one in found) and terminal.has_terminal_input():
         raise click.UsageError("nothing to run: give arguments behind :::, or pipe them; a terminal is not read")

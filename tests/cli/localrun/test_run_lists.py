@@ -116,7 +116,7 @@ def test_words_behind_the_mark_are_taken_as_they_are(jobq: Jobq) -> None:
         (("--grid", "x=1,2", "--", "echo", "{x}", ":::", "a"), "do not go with them"),
         (("commands", "--", "echo"), ":::: commands"),
         (("-0",), "are for lists of arguments"),
-        (("--colsep", "", "--", "echo", ":::", "a"), "needs the text"),
+        (("--colsep", "", "--", "echo", ":::", "a"), "it is empty"),
         (("-k", "--group", "--", "echo", ":::", "a"), "exclude each other"),
         (("-n", "2", "-j", "3", "--", "echo", ":::", "a"), "exclude each other"),
         (("-j", "many", "--", "echo", ":::", "a"), "-j many"),
