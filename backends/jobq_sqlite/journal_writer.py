@@ -80,8 +80,8 @@ def note_lost(database: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], boo
 
 def cancel_waiting(database: sqlite3.Connection, row: tuple[Any, ...], boottime: float, wall: float) -> None:
     """Cancel a task that `WAITS`, given as LEASED_COLUMNS; if it was leased with a journal, that end is recorded."""
-    seq, _, holder, *_ = row
-    if holder is not None:
+    seq, _, holder, _, expires_at = row
+    if holder is not None and expires_at is not None:
         note_lost(database, [row], boottime, wall)
     database.execute(CANCEL, (wall, seq))
 

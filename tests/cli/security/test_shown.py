@@ -146,7 +146,7 @@ def test_it_shows_no_live_character_of_anybody(jobq: Jobq, place: Path, argument
     assert _LIVE.search(shown.out + shown.err) is None
     if "logs" not in arguments:  # which shows the lines of a task
         assert _FALSE_LINE.search(shown.out + shown.err) is None
-    assert "Traceback" not in shown.err
+    assert "Traceback" not in shown.err, shown.err
 
 
 def test_what_is_looked_for_is_there(jobq: Jobq, place: Path) -> None:
