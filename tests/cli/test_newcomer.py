@@ -152,7 +152,7 @@ TYPED: list[tuple[str, str, int]] = [
     ("jobq demo push -c true --timeout 0", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo fanout n --lines f --timeout 0s -c true", "Invalid value for '--timeout': must be more than 0", 2),
     ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
-    ("jobq demo push -c ''", "command: is empty", 2),
+    ("jobq demo push -c ''", "it is empty", 2),
     ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
     ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
     ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
