@@ -40,11 +40,14 @@ def token_file(settings: Settings, host: str, port: int) -> Path:
 
     Args:
         settings: of the user.
-        host: an address of loopback, or `localhost`: then it is the file that was written last.
+        host: an address of loopback, or `localhost`: then it is the file of the first address that is listened on, or,
+            where nobody knows that, the one that was written last.
         port: of the service.
     """
     if host == "localhost":
         files = [token_file(settings, each, port) for each in _NAMED]
+        if listening := [file for each, file in zip(_NAMED, files, strict=True) if is_ours(each, port) is not None]:
+            return listening[0]
         return max((each for each in files if each.exists()), key=lambda each: each.stat().st_mtime, default=files[0])
     address = str(ipaddress.ip_address(host))
     return token_folder(settings) / (f"{port}.token" if address == _USUAL else f"{address}-{port}.token")

@@ -111,14 +111,19 @@ def rows(ask: Ask, query: str, key: str, *, quoted: Callable[[str], str] | None 
             raise ConfigurationError(
                 f"the key {key!r} is not unique: rows that share one would be lost; choose another"
             )
-        page = found[:limit]
+        page, is_last = found[:limit], len(found) <= limit
+        while page and not is_last and isinstance(page[-1][key], NotText):
+            page.pop()  # it comes again, behind the last key that can be asked for
+        if found and not page:
+            raise ConfigurationError(f"{limit} rows in a row have a key {key!r} that is not UTF-8; exclude them")
         edge = keys[limit - 1 :]  # the last key, and the next
         if len(found) > limit and all(isinstance(one, str) for one in edge) and ask(alike, edge):
             raise ConfigurationError(
                 f"the database takes {edge[0]!a} and {edge[1]!a} for equal by the collation of {key!r}, so one of them"
                 f' would be lost; select the key as bytes: {key} COLLATE BINARY AS {key} (PostgreSQL: COLLATE "C")'
             )
-        return Page(page, keys[len(page) - 1] if page else after, is_last=len(found) <= limit)
+        asked = [one for one in keys[: len(page)] if not isinstance(one, NotText)]
+        return Page(page, asked[-1] if asked else after, is_last=is_last)
 
     async def fetch(after: Any, limit: int) -> Page[Row]:
         return await asyncio.to_thread(read, after, limit)
@@ -144,19 +149,22 @@ def sqlite_rows(path: Path, query: str, key: str) -> Fetch[Row]:
     return rows(ask, query, key)
 
 
-def _text(stored: bytes) -> str | bytes:
-    """Return a text of SQLite; one that is not UTF-8 stays bytes, and concerns its row alone."""
+class NotText(bytes):
+    """A text of SQLite that is not UTF-8: it concerns its row alone."""
+
+
+def _text(stored: bytes) -> str | NotText:
     try:
         return stored.decode()
     except UnicodeDecodeError:
-        return stored
+        return NotText(stored)
 
 
 def _key_of(row: Row, key: str) -> Any:
     if key not in row:
         raise ConfigurationError(f"the query has no column {key!r}; it has: {', '.join(row)}")
     value = row[key]
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | NotText):
         raise ConfigurationError(f"the key {key!r} is a {type(value).__name__}; numbers and texts can serve")
     return value
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.cli.conftest import eventually
 from tests.dashboard.support import Dashboard
 from tests.fork_server import forked
 from tests.service.server import HttpServer
@@ -132,10 +133,7 @@ def test_the_browser_is_led_there_by_a_file_that_nobody_else_can_read(tmp_path: 
     found = _started(tmp_path)
     try:
         opened = tmp_path / "opened"
-        for _ in range(2):  # the browser has ended once it is told
-            if opened.exists():
-                break
-            found.dashboard.ask("GET", "/ui/enter")
+        eventually(lambda: opened.exists() and opened.read_text())
         assert found.once not in opened.read_text()
         file = Path(opened.read_text().removeprefix("file://"))
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -69,6 +69,13 @@ def test_s1_each_way_back_of_one_message_has_a_name_of_its_own(number: int, task
     assert [way.properties["jobq-origin"] for way in ways] == [str(number), f"dead:{number}"]
 
 
+def test_s1_who_may_send_but_not_read_takes_no_name_before_its_copy() -> None:
+    """Numbers and seconds can be guessed: the broker dropped the copy, and the task with it."""
+    known, guessed = (copy_name(Original(7, body=body), 1, 1) for body in (b"signed by ada", b"of a stranger"))
+    assert known != guessed
+    assert known == copy_name(Original(7, body=b"signed by ada"), 1, 1)
+
+
 @pytest.mark.parametrize("origin", ["", "x", "1\n", "\u0661", "-1"])
 def test_a_strangers_property_is_no_origin(origin: str) -> None:
     assert origin_of(Original(7, origin=origin)) == "7"

@@ -4,6 +4,7 @@ A message cannot be changed where it is. What a requeue changes is a new message
 the task was delivered before (S3).
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -28,6 +29,7 @@ REDRIVEN: Final = "dead:"  # letters may be numbered by themselves: the names of
 
 TEXT_CHARACTERS: Final = 4096  # of a dead letter's description, by the service
 _HEAD_CHARACTERS: Final = 1000
+_NAME_BYTES: Final = 12
 _CUT: Final = "\n[...]\n"
 
 
@@ -55,14 +57,16 @@ def copy_name(original: "MessageFormat", *parts: int, kind: str = "") -> str:
     """Return the message id of what replaces a message: injective over originals and parts, and no id of a task.
 
     A broker drops a message whose id it remembers, without a word. The sequence number names one life of one task among
-    all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~".
+    all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~". The body
+    makes it a name that nobody can take before, who may send but not read: a signed task's holds its signature.
 
     Args:
         original: what is replaced.
         parts: which step of it.
         kind: of numbers; `REDRIVEN` for a letter's.
     """
-    return f"~{kind}" + ":".join(map(str, (original.number, *parts)))
+    secret = hashlib.blake2b(original.body, digest_size=_NAME_BYTES).hexdigest()
+    return f"~{kind}" + ":".join(map(str, (original.number, *parts, secret)))
 
 
 def origin_of(held: "MessageFormat", kind: str = "") -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import webbrowser
 from typing import TYPE_CHECKING
 
@@ -83,19 +84,23 @@ async def _ui(spec: str, settings: "Settings", port: int, *, is_read_only: bool,
 
 
 def _show(link: str, url: str, settings: "Settings", *, opens: bool, as_json: bool) -> None:
-    from jobq.dashboard.run_ui import forwarding_file  # noqa: PLC0415 - as above
-
     if as_json:
         terminal.put_json({"url": url, "link": link})
     else:
         terminal.put(link)
         terminal.say("this link is good once, and for a minute; press Enter for another one, Ctrl-C to end")
     terminal.flush()
-    if opens:
-        try:
-            is_open = webbrowser.open(forwarding_file(settings, link).as_uri())
-        except (webbrowser.Error, ConfigurationError) as error:
-            terminal.say(str(error))
-            return
-        if not is_open:
-            terminal.say("no browser was found here: open the link above")
+    if opens:  # by a thread: a browser in the terminal ends only when it is left
+        threading.Thread(target=_open, args=(settings, link), name="browser", daemon=True).start()
+
+
+def _open(settings: "Settings", link: str) -> None:
+    from jobq.dashboard.run_ui import forwarding_file  # noqa: PLC0415 - as above
+
+    try:
+        is_open = webbrowser.open(forwarding_file(settings, link).as_uri())
+    except (webbrowser.Error, ConfigurationError) as error:
+        terminal.say(str(error))
+        return
+    if not is_open:
+        terminal.say("no browser was found here: open the link above")

@@ -150,9 +150,19 @@ def by_thread() -> Iterator[None]:
     _threads.update({1: out, 2: err})
     for writer in {out, err}:
         writer.start()
+    import logging  # noqa: PLC0415 - a start must not pay for it
+
+    class Unheard(logging.Handler):
+        """What no handler of ours takes, such as asyncio's own words."""
+
+        def emit(self, record: "LogRecord") -> None:
+            say_record(record)
+
+    former, logging.lastResort = logging.lastResort, Unheard(logging.WARNING)
     try:
         yield
     finally:
+        logging.lastResort = former
         _threads.clear()
         for descriptor, writer in ((1, out), (2, err)):
             if writer.stop(_LAST_SECONDS):  # nobody reads: the last words must not wait for ever, either

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 import pytest
 
 from jobq.task import Task
-from tests.cli.conftest import DEADLINE_SECONDS, Jobq
+from tests.cli.conftest import DEADLINE_SECONDS, Jobq, eventually
 
 _SMALL: Final = 4096
 
@@ -89,3 +90,31 @@ def test_a_worker_works_though_nobody_reads(jobq: Jobq, stuck: int) -> None:
     process = jobq.start("demo", "worker", "--log-format", "json", stdout=stuck, stderr=stuck)
     assert process.wait(DEADLINE_SECONDS) == 0
     assert jobq("demo", "size", "--json").objects[0]["visible"] == 0
+
+
+def test_what_a_library_logs_stops_nothing_either(stuck: int) -> None:
+    """asyncio says that no descriptor is left, and had no handler but Python's own, which writes in the loop."""
+    program = (
+        "import logging, os\n"
+        "from jobq.cli.display import terminal\n"
+        "with terminal.by_thread():\n"
+        "    logging.getLogger('asyncio').error('x' * 10_000)\n"
+        "    os.write(1, b'went on\\n')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stuck) as process:
+        assert _first_line(process) == b"went on\n"
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_a_browser_that_does_not_end_stops_no_dashboard(jobq: Jobq) -> None:
+    """One in the terminal waited for the page, and the page for it."""
+    (jobq.folder / "browser").write_text("touch $0-runs; until [ -e $0-ends ]; do sleep 0.05; done")
+    browser = {"BROWSER": f"sh {jobq.folder}/browser %s"}
+    jobq("demo", "create")
+    process = jobq.start("ui", "demo", "--port", "0", env=browser, stdin=subprocess.DEVNULL)
+    link = _first_line(process).decode().strip()
+    eventually((jobq.folder / "browser-runs").exists)
+    with urllib.request.urlopen(link, timeout=DEADLINE_SECONDS) as answer:
+        assert answer.status == 200
+    (jobq.folder / "browser-ends").touch()
+    _ended(process, 0)

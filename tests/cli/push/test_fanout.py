@@ -252,3 +252,16 @@ def test_one_text_that_is_no_utf8_concerns_its_row_alone(jobq: Jobq) -> None:
         in jobq(*fanout, "--skip-refused", *run).err
     )
     assert len(jobq.waiting()) == 3
+
+
+def test_one_key_that_is_no_utf8_concerns_its_row_alone(jobq: Jobq) -> None:
+    with sqlite3.connect(jobq.folder / "u.db") as database:
+        database.execute("CREATE TABLE users (id TEXT)")
+        database.executemany("INSERT INTO users VALUES (?)", [("a",), ("b",), ("z",)])
+        database.execute("INSERT INTO users VALUES (CAST(x'62e9' AS TEXT))")
+        database.execute("INSERT INTO users VALUES (CAST(x'ff' AS TEXT))")
+    fanout = ("demo", "fanout", "t", "--sql", "u.db", "SELECT id FROM users", "--key", "id", "--skip-refused")
+    said = jobq(*fanout, "--", "echo", "{id}").err
+    assert said.count("left out: the row with id b'b\\xe9'") == 1
+    assert said.count("left out: the row with id b'\\xff'") == 1
+    assert [task.argv[-1] for task in jobq.waiting() if task.argv] == ["a", "b", "z"]

@@ -146,6 +146,7 @@ def test_services_on_one_port_of_several_addresses_have_a_token_each(jobq: Jobq,
             url = json.loads(second.stdout.readline())["url"]
             jobq(f"{url}/demo", "push", "-c", "true")
             jobq(f"{first.url}/demo", "push", "-c", "true")
+            jobq(f"http://localhost:{first.port}/demo", "size")  # goes to 127.0.0.1, with its token
             second.terminate()
             second.communicate()
             assert second.returncode == 0
