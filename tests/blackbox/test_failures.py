@@ -54,7 +54,7 @@ def test_an_exit_rule_delays_the_next_attempt(bench: Bench) -> None:
     bench.jobq("q", "push", "--num-retries", "1", "--on-exit", "3=delay:2s", "-c", task)
     bench.jobq("q", "worker")
     first, second = map(int, bench.lines("ran"))
-    assert 1.9e9 < second - first < 20e9
+    assert second - first > 1.9e9  # nanoseconds
 
 
 def test_the_reasons_of_dead_letters(bench: Bench) -> None:
