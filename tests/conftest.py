@@ -30,6 +30,8 @@ LONGEST_FIRST: Final = (
     "journal/test_reading",
     "service_bus/test_hostile",
     "service_bus/test_amqp",
+    "blackbox/test_programs",
+    "blackbox/test_signals",
     "cli/test_lease",
     "process/test_hostile_tasks",
     "service_bus/test_bodies",
