@@ -13,7 +13,7 @@ JobqError
 ├── TaskFailed                a task whose value was asked for did not succeed                        exit 1
 ├── BatchNotFound             the queue has no batch of this name                                     exit 4
 ├── BackendUnavailable        the store did not do it, as far as is known; repeating is safe          exit 75
-│   ├── Busy                  the service throttles: it certainly did nothing                           exit 75
+│   ├── Throttled             the service is asked too much: it certainly did nothing                 exit 75
 │   └── AnswerLost            it may or may not have done it; repeating is safe                       exit 75
 ├── PushError
 │   ├── DuplicateTask         the id is taken by a task with another payload (S8)                      exit 1
@@ -147,7 +147,7 @@ class AllPutBack(BackendUnavailable):
     """Tasks were received, and all of them had to be put back for later; others may wait behind them."""
 
 
-class Busy(BackendUnavailable):
+class Throttled(BackendUnavailable):
     """The service refuses for now, since it is asked too much; it did nothing."""
 
 

@@ -22,7 +22,6 @@ from jobq.errors import (
     BackendUnavailable,
     BatchNotFound,
     BatchSealed,
-    Busy,
     ConfigurationError,
     ConfirmationDiffers,
     DuplicateTask,
@@ -31,6 +30,7 @@ from jobq.errors import (
     MalformedTask,
     QueueNotFound,
     StoreUnusable,
+    Throttled,
 )
 from jobq.local_service import SHOWS_LISTENERS, is_ours
 
@@ -237,7 +237,7 @@ _ERRORS: Final[dict[str, type[JobqError]]] = {
     "store_refuses": StoreUnusable,
     "unavailable": BackendUnavailable,
     "stopping": BackendUnavailable,
-    "too_many_requests": Busy,
+    "too_many_requests": Throttled,
     "too_many_connections": BackendUnavailable,
     "too_slow": BackendUnavailable,
     "refused": ConfigurationError,

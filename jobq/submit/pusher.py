@@ -231,7 +231,7 @@ class Pusher:
     async def _served(self, tasks: Sequence[Task]) -> list[str]:
         if is_at_once():  # nobody throttles there
             return await self._backend.push(tasks)
-        from jobq.busy import PUSH_SECONDS, until_served  # noqa: PLC0415 - as above
+        from jobq.throttled import PUSH_SECONDS, until_served  # noqa: PLC0415 - as above
 
         return await until_served(lambda: self._backend.push(tasks), PUSH_SECONDS)
 

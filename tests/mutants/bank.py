@@ -340,8 +340,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="the word of a redrive stands over a later one (table journal)",
         file="backends/jobq_azure/table_journal/recorder.py",
-        text="_waiting(None, time.time()), is_last=False)",
-        wrong="_waiting(None, time.time()))",
+        text="_waiting(None, self._wire.now()), is_last=False)",
+        wrong="_waiting(None, self._wire.now()))",
         test="tests/azure/journal/test_journal_table.py::test_s5_what_has_ended_again_before_its_redrive_is_told_shows_no_other_end",
     ),
     Mutant(
@@ -694,8 +694,8 @@ BANK: Final[tuple[Mutant, ...]] = (
     Mutant(
         name="copies of two messages have one name (Service Bus)",
         file="backends/jobq_azure/service_bus/message_format.py",
-        text='":".join(map(str, (original.number, *parts)))',
-        wrong='":".join(map(str, parts))',
+        text='":".join(map(str, (original.number, *parts, secret)))',
+        wrong='":".join(map(str, (*parts, secret)))',
         test=f"{_MODELS}[copies, beside an id that looks like one]",
     ),
     Mutant(

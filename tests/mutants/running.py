@@ -67,7 +67,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         name="a leader is reaped before its group is killed",
         file="jobq/run/guardian/tasks.py",
         text="            self.signal(leader, signal.SIGKILL)\n        status, usage",
-        wrong="        status, usage",
+        wrong="            pass\n        status, usage",
         test="tests/guardian/test_reaping.py::test_what_tasks_leave_is_killed_whole[group_before_reap]",
     ),
     Mutant(

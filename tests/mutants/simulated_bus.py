@@ -24,8 +24,8 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S1: copies are named without the sequence number",
         _FORMAT,
-        '":".join(map(str, (original.number, *parts)))',
-        '":".join(map(str, parts))',
+        '":".join(map(str, (original.number, *parts, secret)))',
+        '":".join(map(str, (*parts, secret)))',
     ),
     _found(
         "S1: the original is completed before its copy is sent",

@@ -14,12 +14,12 @@ import aiohttp
 from jobq.errors import (
     AccessDenied,
     BackendUnavailable,
-    Busy,
     ConfigurationError,
     JobqError,
     LockLost,
     MalformedTask,
     QueueNotFound,
+    Throttled,
 )
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def refusal(status: int, code: str, place: str) -> Exception:  # noqa: PLR0911 -
     if code in {"QueueBeingDeleted", "ContainerBeingDeleted"}:
         return BackendUnavailable(f"{place} is being deleted ({code}); its name is free again in half a minute or more")
     if status in _BUSY or code == "ServerBusy":
-        return Busy(f"{place} is busy ({status} {code})")
+        return Throttled(f"{place} is busy ({status} {code})")
     if status >= 500:  # noqa: PLR2004 - OperationTimedOut, InternalError: it may have been done all the same
         return ServiceFailed(f"{place}: the service failed ({status} {code})".replace(" )", ")"))
     return _Refused(f"{place}: the service refused the request ({status} {code})")

@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from jobq.errors import AccessDenied, Busy, JobqError, LockLost, QueueNotFound
+from jobq.errors import AccessDenied, JobqError, LockLost, QueueNotFound, Throttled
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.namespace import Namespace, QueueAddress
 from jobq_azure.service_bus.seen import Seen
@@ -289,7 +289,7 @@ def _meaning(error: Exception, place: QueueAddress) -> Exception:
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
         return AccessDenied(f"{place}: this key, token or role may not do that over AMQP")
     if isinstance(error, ServiceBusServerBusyError):
-        return Busy(f"{place} is busy")
+        return Throttled(f"{place} is busy")
     if isinstance(error, ServiceBusConnectionError):
         what = (
             f"no connection over AMQP, or it broke: is {place.host} right, the network up, and port 5671 open?"

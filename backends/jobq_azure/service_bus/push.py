@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from jobq.busy import PUSH_SECONDS, until_served
 from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
+from jobq.throttled import PUSH_SECONDS, until_served
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.service_bus.message_format import pushed

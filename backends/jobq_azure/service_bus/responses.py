@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 from jobq.errors import (
     AccessDenied,
     BackendUnavailable,
-    Busy,
     JobqError,
     LockLost,
     MalformedTask,
     QueueNotFound,
+    Throttled,
 )
 from jobq_azure.common.errors import NoAnswer, ServiceFailed
 
@@ -127,7 +127,7 @@ def refusal(answer: Response, place: str) -> Exception:  # noqa: PLR0911 - one r
             " 'Azure Service Bus Data Owner' (Manage); a new role takes some minutes"
         )
     if status in _BUSY:
-        return Busy(f"{place} is busy ({status})")
+        return Throttled(f"{place} is busy ({status})")
     if status == HTTPStatus.FORBIDDEN:
         return BackendUnavailable(f"{place} is full ({status})")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.REQUEST_TIMEOUT:

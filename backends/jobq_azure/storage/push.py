@@ -12,9 +12,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from jobq.busy import PUSH_SECONDS, until_served
 from jobq.errors import BackendUnavailable, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
+from jobq.throttled import PUSH_SECONDS, until_served
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.storage.envelope import spilled
 from jobq_azure.storage.large_payloads import CONTAINER, Payloads

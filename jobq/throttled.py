@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from jobq.errors import BackendUnavailable, Busy
+from jobq.errors import BackendUnavailable, Throttled
 
 PUSH_SECONDS: Final = 30.0  # for how long a push, or one request of it, is repeated
 _FIRST_PAUSE_SECONDS: Final = 0.2
@@ -19,7 +19,7 @@ async def until_served(
     """Return what a call returns, repeating it while the service is busy.
 
     Args:
-        call: raises Busy when the service refused it.
+        call: raises Throttled when the service refused it.
         seconds: how long it is repeated.
         is_given_up: whether nobody wants it any more.
 
@@ -31,7 +31,7 @@ async def until_served(
     while True:
         try:
             return await call()
-        except Busy as busy:
+        except Throttled as busy:
             pause = longest * (0.5 + random.random() / 2)  # noqa: S311 - spreads those who were refused together
             if is_given_up() or loop.time() + pause > end:
                 raise BackendUnavailable(f"{busy}, again and again for {seconds:g} s") from None
