@@ -57,8 +57,8 @@ def copy_name(original: "MessageFormat", *parts: int, kind: str = "") -> str:
     """Return the message id of what replaces a message: injective over originals and parts, and no id of a task.
 
     A broker drops a message whose id it remembers, without a word. The sequence number names one life of one task among
-    all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~". Nobody who
-    may send but not read can take it before, for it holds a digest of the body, and that of a signed task a signature.
+    all that its queue ever holds, whatever ids users choose, and choose again; no id of a task begins with "~". Nobody
+    who may send but not read can use the name first: it holds a digest of the body, and so of a signature.
 
     Args:
         original: what is replaced.
