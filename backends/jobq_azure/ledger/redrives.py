@@ -113,7 +113,8 @@ class Redrives:
                 return None
             if entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
-            is_dead = _is_letter(entry, buried)
+            # Anybody may write a letter of a task that waits.
+            is_dead = entry.is_dead or (buried is not None and _is_letter(entry, buried))
             gone = {"State": ENDED, "Then": GONE, "At": self._ledger.wire.now()}
             return EntryChange(gone, opens=False) if is_dead else None
 

@@ -91,6 +91,19 @@ async def test_an_id_alone_says_that_other_work_stays(stage: Stage) -> None:
     assert len(await queue.dead_letters(9)) == 1
 
 
+async def test_a_letter_that_is_a_copy_of_a_task_that_waits_is_deleted_alone(stage: Stage) -> None:
+    """Its task was gone by that, and the real message was deleted unrun."""
+    queue, task = await _sealed(stage)
+    (real,) = await (await stage.wire()).peek(1)
+    story = {"id": task.id, "epoch": 9, "died": 1.0, "reason": "failed", "description": "spam"}
+    body = MessageContent.read(real.text).body
+    await (await stage.wire(f"{stage.queue}-failed")).put(MessageContent(body, MessageNotes(dead=story)).text())
+    assert await queue.purge_dead([task.id]) == [task.id]
+    assert await queue.dead_letters(9) == []
+    assert await drained(queue) == [task.id]
+    assert (await finished(queue)).counts["succeeded"] == 1
+
+
 async def test_who_signs_a_repeated_push_anew_makes_no_other_task(stage: Stage) -> None:
     """A text that is signed says until when: the second message holds another, and either may come first."""
     queue = await ledgered(stage, behind=True)
