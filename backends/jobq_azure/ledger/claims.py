@@ -18,7 +18,7 @@ from jobq.errors import LockLost
 from jobq.fencing import FencingNumber
 from jobq.task import Task
 from jobq_azure.ledger import entries
-from jobq_azure.ledger.entries import DEAD, ENDED, REDRIVING, RUNNING, WAITING, LedgerEntry
+from jobq_azure.ledger.entries import DEAD, ENDED, GONE, REDRIVING, REVOKED, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.lookup import answered
@@ -177,6 +177,8 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
     def decide(entry: LedgerEntry | None) -> EntryChange | None:
         nonlocal standing
         standing = standing_of(message, entry)
+        if standing is Standing.RETURNED and entry is not None and entry.then == GONE:
+            return EntryChange({"Then": DEAD})
         if standing is not Standing.HELD or entry is None:
             return None
         is_claimed = entry.state == RUNNING and entry.fencing == message.fencing  # by this very call
@@ -192,9 +194,9 @@ def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     """Return what an entry says to a delivery."""
     if entry is None or not entry.may_be(message.work):
         return Standing.UNKNOWN if entry is None else Standing.FOREIGN
-    if message.work and entry.is_unproven and (entry.state == RUNNING or entry.is_dead):
+    if message.work and entry.is_unproven and entry.then not in ("canceled", REVOKED):
         # By who only says that its payload is lost, and has run nothing.
-        return Standing.HELD if entry.state == RUNNING else Standing.RETURNED
+        return Standing.RETURNED if entry.is_dead or entry.then == GONE else Standing.HELD
     is_replaced = entry.is_replacing(message.origin)
     if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
         return Standing.RETURNED if _is_back(message, entry) else Standing.SUPERFLUOUS

@@ -233,7 +233,7 @@ class LedgerEntry:
 
     @property
     def is_unproven(self) -> bool:
-        """Whether it was last claimed for a message whose payload is lost: nobody knows what work that held."""
+        """Whether it was last claimed, or purged, with a payload that is lost: nobody knows what work that was."""
         return bool(self.row.get("Unproven"))
 
     def may_be(self, work: str) -> bool:

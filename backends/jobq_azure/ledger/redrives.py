@@ -84,7 +84,13 @@ class Redrives:
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
             back = {"State": REDRIVING, "Then": "", "Fencing": number, "Cancel": False, "At": self._ledger.wire.now()}
-            back |= {"Origin": "", "Root": "", "From": "", "Opening": 0 if head is None else head.opening}
+            back |= {
+                "Origin": "",
+                "Root": "",
+                "From": "",
+                "Unproven": False,
+                "Opening": 0 if head is None else head.opening,
+            }
             return EntryChange(back, opens=True)
 
         entry = await self._ledger.change(book, task_id, decide, entry)
@@ -113,8 +119,9 @@ class Redrives:
                 return None
             if entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
-            is_dead = _is_letter(entry, buried)
-            gone = {"State": ENDED, "Then": GONE, "At": self._ledger.wire.now()}
+            # Anybody may write a letter of a task that waits.
+            is_dead = entry.is_dead or (buried is not None and _is_letter(entry, buried))
+            gone = {"State": ENDED, "Then": GONE, "At": self._ledger.wire.now(), "Unproven": not work}
             return EntryChange(gone, opens=False) if is_dead else None
 
         await self._ledger.change(book, task_id, decide)

@@ -9,10 +9,11 @@ from jobq.batch_ids import IdInBatch
 from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.errors import ConfigurationError
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Settlement
 from jobq.submit import batch_end
 from jobq.task import Task
 from jobq.testing.harness import DONE
+from jobq_azure.common.letter_work import work_of
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.storage.message_format import MessageContent, MessageNotes
 from tests.azure.ledger.ledger_stage import NAME, book_of, drained, finished, ledgered, pushed
@@ -91,6 +92,19 @@ async def test_an_id_alone_says_that_other_work_stays(stage: Stage) -> None:
     assert len(await queue.dead_letters(9)) == 1
 
 
+async def test_a_letter_that_is_a_copy_of_a_task_that_waits_is_deleted_alone(stage: Stage) -> None:
+    """Its task was gone by that, and the real message was deleted unrun."""
+    queue, task = await _sealed(stage)
+    (real,) = await (await stage.wire()).peek(1)
+    story = {"id": task.id, "epoch": 9, "died": 1.0, "reason": "failed", "description": "spam"}
+    body = MessageContent.read(real.text).body
+    await (await stage.wire(f"{stage.queue}-failed")).put(MessageContent(body, MessageNotes(dead=story)).text())
+    assert await queue.purge_dead([task.id]) == [task.id]
+    assert await queue.dead_letters(9) == []
+    assert await drained(queue) == [task.id]
+    assert (await finished(queue)).counts["succeeded"] == 1
+
+
 async def test_who_signs_a_repeated_push_anew_makes_no_other_task(stage: Stage) -> None:
     """A text that is signed says until when: the second message holds another, and either may come first."""
     queue = await ledgered(stage, behind=True)
@@ -137,6 +151,31 @@ async def test_a_message_that_says_that_its_payload_is_lost_takes_no_task_away(s
         found = await queue.receive(1, LEASE, NOW)
     assert found[0].task.command == task.command
     await found[0].settle(Complete(DONE))
+    assert (await finished(queue)).counts["succeeded"] == 1
+
+
+@pytest.mark.parametrize("then", [MoveToDeadLetters("malformed", "gone"), Release()], ids=["purged", "released"])
+async def test_what_becomes_of_a_payload_that_is_lost_deletes_no_task(stage: Stage, then: Settlement) -> None:
+    """Once the stranger's letter was purged, or its message put back, the real message was deleted unrun."""
+    queue, task = await _sealed(stage)
+    book, wire = await book_of(stage), await stage.wire()
+    (real,) = await wire.get(1, 60)
+    notes = MessageNotes(id=task.id, blob="nonsense", ledger=book)
+    await wire.put(MessageContent(b"", notes).text())
+    (stranger,) = await queue.receive(1, LEASE, NOW)
+    await stranger.settle(then)
+    if is_purged := isinstance(then, MoveToDeadLetters):
+        assert await queue.purge_dead([task.id]) == [task.id]
+    else:
+        (message,) = await wire.get(1, 60)
+        assert "nonsense" in message.text
+    await wire.update(real.id, real.receipt, 0)
+    if is_purged:
+        assert await drained(queue) == []
+        assert [each.work for each in await queue.dead_letters(9)] == [work_of(task)]
+        assert (await finished(queue)).counts["dead"] == 1
+        assert await batch_end.put_back(queue, NAME) == 1
+    assert await drained(queue) == [task.id]
     assert (await finished(queue)).counts["succeeded"] == 1
 
 
