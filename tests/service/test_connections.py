@@ -124,7 +124,9 @@ async def _served(tmp_path: Path, is_encrypted: bool) -> AsyncIterator[tuple[int
     """Serve an answer that fits in no buffer; say at which port, and how it is spoken to."""
     certificate, key = _encrypted(tmp_path) if is_encrypted else (None, None)
     context = ssl.create_default_context(cafile=certificate) if is_encrypted else None
-    listening = ListenOptions(host="127.0.0.1", port=0, certificate=certificate, key=key)
+    listening = ListenOptions(
+        host="127.0.0.1", port=0, certificate=certificate and str(certificate), key=key and str(key)
+    )
     listener = run_server.bound(listening)
     run_server.listen(listener, listening)
     ready, stop = asyncio.Event(), asyncio.Event()
@@ -167,6 +169,7 @@ async def test_who_says_nothing_after_its_handshake_is_gone_at_once(
     """TLS waits for the other's goodbye: half a minute for each that is hung up on, and it counted as long."""
     monkeypatch.setattr(slow_client_limits, "MOST_CONNECTIONS", 3)
     async with _served(tmp_path, is_encrypted=True) as (port, context), asyncio.timeout(20):
+        assert context is not None
         held = [await asyncio.to_thread(_shaken, port, context) for _ in range(30)]
         for _ in range(3):  # in place of those that are silent
             assert await _is_answered(port, context)
