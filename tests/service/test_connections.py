@@ -122,11 +122,9 @@ async def test_a_handshake_has_so_long(tmp_path: Path, monkeypatch: pytest.Monke
 @asynccontextmanager
 async def _served(tmp_path: Path, is_encrypted: bool) -> AsyncIterator[tuple[int, ssl.SSLContext | None]]:
     """Serve an answer that fits in no buffer; say at which port, and how it is spoken to."""
-    certificate, key = _encrypted(tmp_path) if is_encrypted else (None, None)
+    certificate, key = map(str, _encrypted(tmp_path)) if is_encrypted else (None, None)
     context = ssl.create_default_context(cafile=certificate) if is_encrypted else None
-    listening = ListenOptions(
-        host="127.0.0.1", port=0, certificate=certificate and str(certificate), key=key and str(key)
-    )
+    listening = ListenOptions(host="127.0.0.1", port=0, certificate=certificate, key=key)
     listener = run_server.bound(listening)
     run_server.listen(listener, listening)
     ready, stop = asyncio.Event(), asyncio.Event()

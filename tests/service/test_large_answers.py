@@ -38,8 +38,10 @@ def server(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Htt
         yield made
 
 
-def _get(server: HttpServer, path: str) -> bytes:
-    with urllib.request.urlopen(f"{server.url}{path}", timeout=60) as answer:
+def _get(server: HttpServer, path: str, body: Any = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{server.url}{path}", data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
         found: bytes = answer.read()
     return found
 
@@ -140,3 +142,21 @@ def test_others_are_answered_while_one_asks_for_all_that_is_large(server: HttpSe
     for each in threads:
         each.join()
     assert worst < 1.0
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_claim_of_large_tasks_leases_what_fits_in_its_answer(server: HttpServer, raw: bool) -> None:
+    """It was bounded in tasks alone; what does not fit waits as before."""
+
+    def waiting() -> list[str]:
+        pages = _pages(server, "/api/queues/demo/peek?limit=100", "tasks")
+        return [each["id"] for page in pages for each in page]
+
+    before = waiting()
+    text = _get(server, "/api/tasks/next", {"max_tasks": 100, "raw": raw})
+    assert len(text) <= _MOST
+    claimed = json.loads(text)["tasks"]
+    assert [each["id"] for each in claimed] == before[:5]
+    assert waiting() == before[5:]
+    for each in claimed:
+        assert server.ask("PUT", f"/api/tasks/{each['id']}/release", {"receipt": each["receipt"]})[0] == 202
