@@ -8,6 +8,7 @@ and what the service itself has to remember (tokens, the generator) stands in sm
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
@@ -16,7 +17,7 @@ from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.formats.task_ids import digest
-from jobq.journal.records import MAX_OUTPUT_BYTES
+from jobq.journal.records import MAX_OUTPUT_BYTES, TaskRecord
 from jobq.resources.room import Room
 from jobq.settlement import Settlement
 from jobq.task import TaskResult
@@ -45,6 +46,7 @@ DATABASE: Final = Capabilities(
 )
 MOST_CLAIMED: Final = 100  # tasks of one keyed claim
 PAGE_BYTES: Final = 4 * 1024 * 1024  # of tasks, beyond which a page ends: it has to arrive within some seconds
+_SMALL_BYTES: Final = 16 * 1024  # of a task that is shown in an answer that is full, too
 MOST_PEEKED: Final = 10_000  # tasks, by as many pages as that takes
 _PREFIX_CHARACTERS: Final = 16  # of a receipt of 32, by which a lost claim is found; the stores' TAKE_OVER knows it
 _RECEIPT_PARTS: Final = 3
@@ -149,6 +151,25 @@ class HeldDelivery(Delivery, Protocol):
             said: what distinguishes this settle from others where its values depend on what it changes (S5); "" = they.
         """
         ...
+
+
+class Bodies:
+    """Counts the bodies of one answer, so that it holds PAGE_BYTES of large ones at most."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    @property
+    def are_many(self) -> bool:
+        """Whether a page ends here."""
+        return self._size >= PAGE_BYTES
+
+    def with_room(self, record: TaskRecord) -> TaskRecord:
+        """Return the record; without a large body where there is no more room for it."""
+        if self.are_many and len(record.body) > _SMALL_BYTES:
+            return replace(record, body=b"")
+        self._size += len(record.body)
+        return record
 
 
 @runtime_checkable

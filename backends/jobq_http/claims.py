@@ -13,7 +13,7 @@ from jobq.errors import ConfigurationError, JobqError
 from jobq.journal.wire import body_of
 from jobq.pausing import Pause
 from jobq.resources.room import Room
-from jobq.servable import DATABASE, MOST_CLAIMED
+from jobq.servable import DATABASE, MOST_CLAIMED, PAGE_BYTES
 from jobq.settlement import Release
 from jobq_http.connection import HttpConnection, NoAnswer, unavailable
 from jobq_http.delivery import ClaimedTask, HttpDelivery
@@ -111,7 +111,8 @@ class HttpClaims:
             raise unavailable(error) from None
         else:
             # What the former ones hold is given first, as far as it fits.
-            held = former if len(answer["tasks"]) == max_tasks else {}
+            size = sum(len(body_of(each)) for each in answer["tasks"])
+            held = former if len(answer["tasks"]) == max_tasks or size >= PAGE_BYTES else {}
         finally:  # without an answer it may have claimed: also where the call was cancelled
             self._former |= held
         self.paused = mark_in(answer)

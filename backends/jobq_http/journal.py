@@ -37,9 +37,9 @@ class HttpJournal:
         while limit > len(found):
             asked = min(limit - len(found), _MOST_SHOWN)
             page = await self._shown("unfinished", asked, {"after": found[-1].id if found else after})
-            found += page
-            if len(page) < asked:
+            if not page:
                 break
+            found += page
         return found
 
     async def ids_with(self, part: str, limit: int) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from jobq.clock import Clock
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
+from jobq.servable import Bodies
 from jobq_memory.entry import Entry, State
 from jobq_memory.queue_state import QueueState
 from jobq_memory.router import Router
@@ -49,7 +50,12 @@ class MemoryJournal:
         with self._router.opened(self._queue) as store:
             waiting = {State.READY, State.SCHEDULED, State.LEASED}
             found = sorted(id_ for id_, entry in store.entries.items() if id_ > after and entry.state in waiting)
-            return [self._record(store.entries[id_]) for id_ in found[:limit]]
+            bodies, records = Bodies(), list[TaskRecord]()
+            for id_ in found[:limit]:
+                records.append(bodies.with_room(self._record(store.entries[id_])))
+                if bodies.are_many:
+                    break
+            return records
 
     async def ids_with(self, part: str, limit: int) -> list[str]:
         """Look through all ids."""

@@ -7,11 +7,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from jobq.errors import MalformedTask
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
+from jobq.servable import Bodies
 from jobq.task import Task
 from jobq_postgres.cancel import cancel_held
 from jobq_postgres.lane import Work
 from jobq_postgres.shape_sql import first_of_each
 from jobq_postgres.stored_text import text_of
+from jobq_postgres.task_listing import TASKS_AT_ONCE
 
 # In the order of tables in which a task goes through them; `waiting_of` and the others make records of their rows.
 TASK_COLUMNS: Final = """
@@ -119,16 +121,16 @@ class PostgresJournal:
 
         async def work(connection: Any, queue: int) -> list[TaskRecord]:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                waiting = await connection.fetch(FIND, queue, list(ids))
-                dead = await connection.fetch(FIND_DEAD, queue, list(ids))
                 ended = await connection.fetch(FIND_ENDED, queue, list(ids))
                 last = {
                     row["id"]: Attempt.decode(row["record"], row["attempt"])
                     for row in await connection.fetch(LAST, queue, list(ids))
                 }
-            found = {row["id"]: ended_of(row, last.get(row["id"])) for row in ended}
-            found |= {row["id"]: dead_of(row, last.get(row["id"])) for row in dead}
-            found |= {row["id"]: waiting_of(row, last.get(row["id"])) for row in waiting}
+                found = {row["id"]: ended_of(row, last.get(row["id"])) for row in ended}
+                bodies = Bodies()
+                for statement, record_of in ((FIND_DEAD, dead_of), (FIND, waiting_of)):
+                    async for row in connection.cursor(statement, queue, list(ids), prefetch=TASKS_AT_ONCE):
+                        found[row["id"]] = bodies.with_room(record_of(row, last.get(row["id"])))
             return list(found.values())
 
         return await self._look(work)
@@ -141,7 +143,7 @@ class PostgresJournal:
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended."""
-        return await self._list(UNFINISHED, after, limit)
+        return await self._list(UNFINISHED, after, limit, is_page=True)
 
     async def ids_with(self, part: str, limit: int) -> list[str]:
         """Look through the index of the ids."""
@@ -151,9 +153,15 @@ class PostgresJournal:
 
         return await self._look(work)
 
-    async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
+    async def _list(self, statement: str, *values: object, is_page: bool = False) -> list[TaskRecord]:
         async def work(connection: Any, queue: int) -> list[TaskRecord]:
-            return [waiting_of(row, None) for row in await connection.fetch(statement, queue, *values)]
+            bodies, found = Bodies(), list[TaskRecord]()
+            async with connection.transaction(readonly=True):
+                async for row in connection.cursor(statement, queue, *values, prefetch=TASKS_AT_ONCE):
+                    found.append(bodies.with_room(waiting_of(row, None)))
+                    if is_page and bodies.are_many:
+                        break
+            return found
 
         return await self._look(work)
 

@@ -2,10 +2,11 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import Any, Final, Protocol, TypeVar
 
 from jobq.journal.records import Attempt, Beat, Canceled, JournalStats, TaskRecord, TaskState
+from jobq.servable import Bodies
 from jobq_sqlite import journal_writer
 from jobq_sqlite.connection import SqliteConnection
 from jobq_sqlite.task_sql import Now, confirm
@@ -94,8 +95,11 @@ class SqliteJournal:
         marks = ", ".join("?" * len(ids))
 
         def work(database: sqlite3.Connection, queue: int, now: Now) -> list[TaskRecord]:
-            rows = database.execute(_FIND.format(marks), (queue, *ids)).fetchall()
-            return [record_of(row, now, database.execute(_LAST, row[:1]).fetchone()) for row in rows]
+            bodies = Bodies()
+            return [
+                bodies.with_room(record_of(row, now, database.execute(_LAST, row[:1]).fetchone()))
+                for row in database.execute(_FIND.format(marks), (queue, *ids))
+            ]
 
         return await self._read(work)
 
@@ -107,7 +111,7 @@ class SqliteJournal:
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """List what has not ended."""
-        return await self._list(UNFINISHED, after, limit)
+        return await self._list(UNFINISHED, after, limit, is_page=True)
 
     async def ids_with(self, part: str, limit: int) -> list[str]:
         """Look through the index of the ids."""
@@ -115,12 +119,17 @@ class SqliteJournal:
             lambda database, queue, _: [row[0] for row in database.execute(_IDS_WITH, (queue, part, limit))]
         )
 
-    async def _list(self, statement: str, *values: object) -> list[TaskRecord]:
-        return await self._read(
-            lambda database, queue, now: [
-                record_of(row, now, None) for row in database.execute(statement, (queue, *values))
-            ]
-        )
+    async def _list(self, statement: str, *values: object, is_page: bool = False) -> list[TaskRecord]:
+        def work(database: sqlite3.Connection, queue: int, now: Now) -> list[TaskRecord]:
+            bodies, found = Bodies(), list[TaskRecord]()
+            with closing(database.execute(statement, (queue, *values))) as rows:
+                for row in rows:
+                    found.append(bodies.with_room(record_of(row, now, None)))
+                    if is_page and bodies.are_many:
+                        break
+            return found
+
+        return await self._read(work)
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """Return those that were recorded."""

@@ -16,7 +16,10 @@ class Journal(Protocol):
     """What is known of the tasks of one queue."""
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
-        """Return where these tasks are, at most MOST_IDS; one that is not known is left out."""
+        """Return where these tasks are, at most MOST_IDS; one that is not known is left out.
+
+        Where their bodies have more than PAGE_BYTES (`jobq.servable`), later large ones are empty; with `running` too.
+        """
         ...
 
     async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
@@ -29,7 +32,10 @@ class Journal(Protocol):
         ...
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
-        """Return up to `limit` tasks that have not ended, in the store's order of ids, from the first above `after`."""
+        """Return up to `limit` tasks that have not ended, in the store's order of ids, from the first above `after`.
+
+        Fewer where their bodies have PAGE_BYTES or more; none = there are no more.
+        """
         ...
 
     async def ids_with(self, part: str, limit: int) -> list[str]:

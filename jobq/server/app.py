@@ -57,7 +57,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 _log: Final = logging.getLogger("jobq.server")
 _ANYONE: Final = "-"
-_SEND_SECONDS: Final = 60.0
 _MANY_VALUED: Final = 2  # bodies of many values that are in memory at once
 _LARGE_ANSWERS: Final = 8  # in memory at once, until they are sent
 _LARGE_OF_ONE: Final = 2  # of one caller
@@ -353,7 +352,6 @@ async def _send(send: Send, status: int, value: Any, more: tuple[tuple[str, str]
         body, kind = _written(value), _JSON
     headers = [kind, (b"content-length", b"%d" % len(body)), *_COMMON_HEADERS]
     headers += [(name.lower().encode(), text.encode("latin-1", "replace")) for name, text in more]
-    # A client that does not read holds nothing up for longer; the server below then closes its connection.
-    async with asyncio.timeout(_SEND_SECONDS):
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if is_head else body})
+    # Who does not read holds nothing up for long: the server below hangs up on it.
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if is_head else body})

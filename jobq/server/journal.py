@@ -1,7 +1,7 @@
 """The endpoints of a queue's journal, as `jobq.journal.store.Journal` has them: for jobq's own client."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from jobq.formats.task_ids import BATCH
 from jobq.journal.records import TaskRecord
@@ -10,6 +10,7 @@ from jobq.journal.wire import attempt_fields, record_fields
 from jobq.server import answers, schemas
 from jobq.server.endpoint import AFTER, LIMIT, NO_NUL, Endpoints, Parameter, Reply
 from jobq.server.request import RequestCall
+from jobq.server.request_parsing import aside
 from jobq.server.tokens import Scope
 
 _MOST_ATTEMPT: Final = 2**31 - 1
@@ -42,28 +43,30 @@ async def _journal(call: RequestCall) -> Journal:
     return journal_of(await call.backend())
 
 
-def _shown(call: RequestCall, found: Sequence[TaskRecord]) -> dict[str, Any]:
+async def _shown(call: RequestCall, found: Sequence[TaskRecord]) -> Reply:
     is_whole = call.may(Scope.READ, call.queue)
-    return {"records": [record_fields(each, is_whole=is_whole) for each in found]}
+    call.answer_size = sum(len(each.body) for each in found)
+    shown = await aside(call.answer_size, lambda: [record_fields(each, is_whole=is_whole) for each in found])
+    return 200, {"records": shown}
 
 
 @ENDPOINTS.add("POST", "/find", Scope.VIEW, body=schemas.JournalIds, changes=False, **_RECORDS)
 async def find(call: RequestCall) -> Reply:
     """Show where these tasks are."""
-    return 200, _shown(call, await (await _journal(call)).find(call.body.ids))
+    return await _shown(call, await (await _journal(call)).find(call.body.ids))
 
 
 @ENDPOINTS.add("GET", "/running", Scope.VIEW, parameters=(LIMIT, _BATCH), **_RECORDS)
 async def running(call: RequestCall) -> Reply:
     """Show what is leased, the longest first."""
-    return 200, _shown(call, await (await _journal(call)).running(LIMIT.read(call.query), _BATCH.read(call.query)))
+    return await _shown(call, await (await _journal(call)).running(LIMIT.read(call.query), _BATCH.read(call.query)))
 
 
 @ENDPOINTS.add("GET", "/unfinished", Scope.VIEW, parameters=(LIMIT, AFTER), **_RECORDS)
 async def unfinished(call: RequestCall) -> Reply:
     """Show what has not ended, by id."""
     limit = LIMIT.read(call.query)
-    return 200, _shown(call, await (await _journal(call)).unfinished(AFTER.read(call.query) or "", limit))
+    return await _shown(call, await (await _journal(call)).unfinished(AFTER.read(call.query) or "", limit))
 
 
 @ENDPOINTS.add("GET", "/ids", Scope.VIEW, answers={200: answers.JournalMatches}, parameters=(_PART, LIMIT))

@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
@@ -23,6 +24,10 @@ _AROUND_HEADER: Final = 4  # ": " and the end of the line
 _MOST_HEADERS: Final = 100
 MOST_CONNECTIONS: Final = 4_000
 HANDSHAKE_SECONDS: Final = 10.0
+UNREAD_SECONDS: Final = 5.0  # after which who does not read its answer makes room for others
+_LEAST_READ: Final = 64 * 1024  # bytes that who reads takes in that time
+_MOST_UNREAD: Final = 12  # times in a row that it does not
+_CLOSE_SECONDS: Final = 1.0  # that a last answer has to arrive
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _AGAIN_SECONDS: Final = 1.0
 _log: Final = logging.getLogger("jobq.server")
@@ -45,10 +50,14 @@ class SlowClientProtocol(HttpToolsProtocol):
     _is_in_head = True
     _is_closed = False
     _handshake: _Silent | None = None
+    _reader: asyncio.TimerHandle | None = None  # looks whether what was written is read
+    _unread_bytes = 0
+    _unread_times = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it; where there are too many, in place of the one that has said nothing for longest."""
         self.end_handshake()
+        self._asked: deque[Any] = deque()  # requests without a whole answer
         super().connection_made(transport)
         if not self.makes_room():
             self._refuse(503, "too_many_connections", "there are too many connections")
@@ -91,6 +100,10 @@ class SlowClientProtocol(HttpToolsProtocol):
         """Let it go."""
         self._idle.pop(self, None)
         self._stop_waiting()
+        if self._reader is not None:
+            self._reader.cancel()
+        for cycle in self._asked:  # the server below tells the last of them alone; an earlier one would write on
+            cycle.disconnected = True
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -132,6 +145,7 @@ class SlowClientProtocol(HttpToolsProtocol):
         self._stop_waiting()
         if not self._is_closed:
             super().on_headers_complete()
+            self._asked.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body."""
@@ -147,12 +161,42 @@ class SlowClientProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """End an answer; the rest of a request that was answered before its end has to come soon."""
+        self._asked.popleft()
         super().on_response_complete()
         cycle: Any = self.cycle  # of the request that is read now, which need not be the one that was answered
         if cycle.response_complete and not self._is_closed:
             self._idle[self] = None
         if not self._is_in_head and cycle.response_complete and self._deadline is None and not self._is_closed:
             self._deadline = self.loop.call_later(HEAD_SECONDS, self.give_up)
+
+        self._watch_reader()
+
+    def pause_writing(self) -> None:
+        """Write no more until what was written is read."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        if self._unread_bytes and self._reader is None:
+            self._reader = self.loop.call_later(UNREAD_SECONDS, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """Let one that reads nothing, or asks for more than it reads, make room; in the end hang up on it."""
+        self._reader = None
+        before = self._unread_bytes
+        cycle: Any = self.cycle
+        asks = cycle is not None and not cycle.response_complete
+        self._watch_reader()
+        if self._unread_bytes and (asks or self._unread_bytes > before - _LEAST_READ):
+            self._unread_times += 1
+            self._idle.setdefault(self)
+        else:
+            self._unread_times = 0
+            if asks:
+                self._idle.pop(self, None)
+        if self._unread_times == _MOST_UNREAD:
+            self.give_up()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
@@ -182,11 +226,11 @@ class SlowClientProtocol(HttpToolsProtocol):
             self._refuse(408, "too_slow", "the head of the request did not arrive in time")
 
     def give_up(self) -> None:
-        """Hang up without an answer."""
+        """Hang up without an answer, and at once: who reads nothing would have a mere close wait for ever."""
         self._idle.pop(self, None)
         self._stop_waiting()
         self._is_closed = True
-        self.transport.close()
+        self.transport.abort()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         if self._is_closed:
@@ -206,6 +250,7 @@ class SlowClientProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+        self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
 
 
 class TlsHandshake:

@@ -17,7 +17,7 @@ from jobq.pausing import Pausable, mark_field
 from jobq.racing import first_done
 from jobq.resources.room import Room
 from jobq.selecting import selecting
-from jobq.servable import HeldDelivery, Kind, ListedTask
+from jobq.servable import PAGE_BYTES, HeldDelivery, Kind, ListedTask
 from jobq.server import answers, schemas
 from jobq.server.deliveries import no_task
 from jobq.server.endpoint import AFTER, LIMIT, Endpoints, Parameter, Reply
@@ -82,7 +82,7 @@ async def claim(call: RequestCall) -> Reply:
     """Claim tasks, and stay for a first one.
 
     The lease counts from before the request was sent. What a lost answer has claimed is to be had again by a new call
-    that names the key of the former one, whatever its room is.
+    that names the key of the former one, whatever its room is. What does not fit in the answer is given back at once.
     """
     body: schemas.ClaimRequest = call.body
     backend = await call.backend()
@@ -100,10 +100,10 @@ async def claim(call: RequestCall) -> Reply:
         found: Sequence[HeldDelivery] = await (_unless_gone(call, claiming) if body.wait_seconds else claiming)
     finally:
         call.service.claiming.pop(bound[0], None)
+    kept = 0 if call.gone.is_set() and not call.service.is_stopping else _fitting(found)
     call.audited["ids"] = [delivery.id for delivery in found]
-    if found and call.gone.is_set() and not call.service.is_stopping:
-        await _give_back(found)
-        found = []
+    await _give_back(found[kept:])
+    found = found[:kept]
     paused = await backend.paused() if not found and isinstance(backend, Pausable) else None
     call.answer_size = sum(len(delivery.body) for delivery in found)
     shown = await aside(call.answer_size, lambda: [_claimed(delivery, raw=body.raw) for delivery in found])
@@ -126,6 +126,16 @@ async def _unless_gone(call: RequestCall, claiming: "asyncio.Future[Sequence[Hel
         return []
     finally:
         gone.cancel()
+
+
+def _fitting(found: Sequence[HeldDelivery]) -> int:
+    """Return how many of these fit in an answer, which ends where a page would."""
+    size = 0
+    for number, delivery in enumerate(found):
+        if size >= PAGE_BYTES:
+            return number
+        size += len(delivery.body)
+    return len(found)
 
 
 async def _give_back(found: Sequence[HeldDelivery]) -> None:

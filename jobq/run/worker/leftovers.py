@@ -159,7 +159,7 @@ class Leftovers:
         """Return when the first that is scheduled is due, in words; empty where more are left than one look shows."""
         found = await self._asked(lambda journal: journal.unfinished("", _MOST))
         dues = [each.at for each in found if each.state is TaskState.SCHEDULED and each.at is not None]
-        if not dues or len(found) >= _MOST:
+        if not dues or await self._asked(lambda journal: journal.unfinished(found[-1].id, 1)):
             return ""
         first = datetime.fromtimestamp(min(dues)).astimezone()
         is_near = first - datetime.now().astimezone() < timedelta(hours=12)
