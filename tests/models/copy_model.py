@@ -53,6 +53,11 @@ class Message(NamedTuple):
     is_locked: bool = False
     origin: int = 0
 
+    @property
+    def body(self) -> bytes:
+        """The same of all: a name must be one by its numbers alone."""
+        return b""
+
 
 class Does(IntEnum):
     """What a worker does."""
@@ -247,7 +252,7 @@ class CopyModel:
             case "life":
                 name = copy_name(cast("MessageFormat", original._replace(number=origin)), *steps)
             case _:
-                name = copy_name(cast("MessageFormat", original), *steps)  # which looks at its number alone
+                name = copy_name(cast("MessageFormat", original), *steps)  # which looks at its number, and at its body
         before = original.before + original.taken
         return Message(0, name, original.task, generation, failures, ends, before, origin=origin)
 
