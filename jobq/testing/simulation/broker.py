@@ -141,6 +141,8 @@ class SimulatedBroker:
         try:
             answer = await action()
             is_accepted = True
+            if self.monitor.expects(near, verb, values) == "again":
+                expected = "again"  # its twin was done meanwhile: a machine that stood still does both at once
         finally:
             self.monitor.did(near, verb, values, expected, is_accepted=is_accepted)
         self._turns[receipt] += 1
