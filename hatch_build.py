@@ -14,6 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NAME = "jobq/run/guardian/launcher"
+MANUAL = "build/man/jobq.1"
 FLAGS = (
     *("-std=gnu11", "-Os", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-builtin", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-ident", "-fno-pie", "-no-pie", "-nostdlib", "-static", "-s"),
@@ -30,6 +31,8 @@ class LauncherBuild(BuildHookInterface[Any]):
         if not is_editable:  # `jobq help` prints them
             pages = sorted(Path(self.root, "docs").glob("*.md"))
             build_data["force_include"] |= {str(page): f"jobq/docs/{page.name}" for page in pages}
+            if (manual := Path(self.root, MANUAL)).exists():  # `make dist` makes it, and wants it in what is published
+                build_data["shared_data"][str(manual)] = "share/man/man1/jobq.1"
         here = Path(self.root, NAME)
         # In the sources' own folder it may be in use: it is put in its place whole.
         self._folder = tempfile.TemporaryDirectory(dir=here.parent if is_editable else None)

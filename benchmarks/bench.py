@@ -1,7 +1,6 @@
 """`make bench`: jobq beside the bare thing it stands on, in one run; medians of several rounds, ratios above all.
 
-python -m benchmarks.bench [sqlite] [claim] [shapes] [shared] [spawn] [call] [memory] [start] [worker] [run] [journal]
-    [telemetry] [signing] [--rounds N] [--scale SHARE] [--json]
+python -m benchmarks.bench [sqlite] [claim] [spawn] [start] [worker] [run] [--rounds N] [--scale SHARE] [--json]
 """
 
 import tempfile
@@ -14,15 +13,9 @@ from benchmarks import sections
 from benchmarks.local import (
     bare_sqlite,
     claim_depth,
-    journal,
-    memory,
     run_rate,
-    shape_claims,
-    shared_file,
-    signing,
     spawn_rate,
     startup,
-    telemetry,
     worker_rate,
 )
 from benchmarks.measure import Row
@@ -31,16 +24,10 @@ from benchmarks.sections import Options
 SECTIONS: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "sqlite": bare_sqlite.measure,
     "claim": claim_depth.measure,
-    "shapes": shape_claims.measure,
-    "shared": shared_file.measure,
     "spawn": spawn_rate.measure,
-    "memory": memory.measure,
     "start": startup.measure,
     "worker": worker_rate.measure,
     "run": run_rate.measure,
-    "journal": journal.measure,
-    "telemetry": telemetry.measure,
-    "signing": signing.measure,
 }
 
 

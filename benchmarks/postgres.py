@@ -1,4 +1,4 @@
-"""`make bench-postgres`: jobq beside procrastinate and PGQueuer on one PostgreSQL, in one run; sides take turns.
+"""`make bench OF=postgres`: jobq beside procrastinate and PGQueuer on one PostgreSQL, in one run; sides take turns.
 
 Workers against workers: each side's own, in one process, with a coroutine that does nothing. The peers neither fence
 nor renew a lease per task. CPU is that of the process, without PostgreSQL's.

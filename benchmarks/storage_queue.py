@@ -1,4 +1,4 @@
-"""`make bench-azure`: jobq beside ai4s-jobq and the bare SDK on one Azurite, in one run; sides take turns.
+"""`make bench OF=storage_queue`: jobq beside ai4s-jobq and the bare SDK on one Azurite, in one run; sides take turns.
 
 The bare SDK shows where the emulator itself is the limit: it receives and deletes the same messages and runs nothing.
 CPU is that of each side's own processes, without Azurite's.

@@ -14,7 +14,6 @@ project = "jobq"
 author = "The jobq developers"
 extensions = ["myst_parser", "sphinx_click", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "made"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["reliability"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 html_theme = "furo"

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.supply_chain import licences
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -27,6 +29,7 @@ def write_pages(_app: "Sphinx") -> None:
     (_MADE / "errors.md").write_text(errors(), encoding="utf-8")
     (_MADE / "wire-format.md").write_text(wire_format(), encoding="utf-8")
     (_MADE / "schema.md").write_text(schema(), encoding="utf-8")
+    (_MADE / "licences.md").write_text(licences.page(), encoding="utf-8")
 
 
 def outside_links(_app: "Sphinx", docname: str, source: list[str]) -> None:

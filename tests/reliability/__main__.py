@@ -1,6 +1,6 @@
 """Runs the reliability lab and writes its report: `python -m tests.reliability night --hours 8`, then `report`.
 
-Each part leaves a record in docs/reliability, failed or not; the report is made of these alone.
+Each part leaves a record in build/reliability, failed or not; the report is made of these alone.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.reliability.parts import PARTS, Part
 from tests.reliability.report import report
 
 ROOT: Final = Path(__file__).parent.parent.parent
-RECORDS: Final = ROOT / "docs" / "reliability"
+RECORDS: Final = ROOT / "build" / "reliability"
 REPORT: Final = ROOT / "docs" / "reliability.md"
 
 
@@ -57,7 +57,7 @@ def _run(part: Part, seconds: float) -> int:
         "exit_code": ended.returncode,
         "figures": _figures(ended.stdout),
     }
-    RECORDS.mkdir(exist_ok=True)
+    RECORDS.mkdir(parents=True, exist_ok=True)
     (RECORDS / f"{part.name}.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     print(f"{part.name}: ended with {ended.returncode} after {record['seconds']} s", flush=True)
     return abs(ended.returncode)

@@ -42,8 +42,8 @@ _OF_COPIES: Final = (
     "abandoned poll given back",
 )
 _HEAD: Final = (
-    "Written by `make report` from the records in [reliability/](reliability), which `make night` leaves; failed runs"
-    " leave theirs, too."
+    "Written by `python -m tests.reliability report` from the records that `make night` leaves in `build/reliability`;"
+    " failed runs leave theirs, too."
 )
 _NOT_PROVEN: Final = """\
 Simulated are the kernel, the watcher, the network and the clocks: what a real kernel does is left to the tests with

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from hatch_build import NAME
+from hatch_build import MANUAL, NAME
 
 from .lock import ROOT
 
@@ -40,6 +40,26 @@ def build(source: Path, folder: Path, *kinds: str, pure: bool = False) -> list[P
     command = [sys.executable, "-m", "hatchling", "build", f"--directory={folder}", *options]
     subprocess.run(command, cwd=source, env=environment, check=True, stdout=subprocess.DEVNULL)
     return sorted(folder.iterdir())
+
+
+def make_manual() -> None:
+    """Make the manual page where a build looks for it."""
+    made = (ROOT / MANUAL).parent
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-E",
+        "-W",
+        "-b",
+        "man",
+        "-d",
+        str(made / "trees"),
+        "docs",
+        str(made),
+    ]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def faults(wheel: Path, sdist: Path) -> list[str]:
@@ -90,6 +110,7 @@ def main(folder: Path) -> int:
 
     There is a wheel for this processor, where there is a compiler, and one for all.
     """
+    make_manual()
     for former in folder.glob("jobq-*"):
         former.unlink()
     build(ROOT, folder, "wheel")

@@ -1,4 +1,4 @@
-"""`make licences`: writes docs/licences.md, by what the installed packages say of themselves."""
+"""Makes the page of licences (docs/made.py) by what the installed packages say of themselves."""
 
 import importlib.metadata
 import re
@@ -7,16 +7,14 @@ from typing import Final
 
 from .lock import ROOT, below, packages
 
-PAGE: Final = ROOT / "docs" / "licences.md"
 IMAGE: Final = ("postgres", "server", "otel", "azuremonitor")
 _CLASSIFIER: Final = "License :: "
 _LONGEST: Final = 60  # of a licence's name; some have the whole text in its place
 _HEAD: Final = """\
 # Licences
 
-jobq is under the MIT licence ([LICENSE](../LICENSE)). What it needs where it runs, with all that the image of
+jobq is under the MIT licence (`LICENSE`). What it needs where it runs, with all that the image of
 `deploy/Dockerfile` brings, in the versions of `uv.lock`; the licence is what each package says of itself.
-`make licences` writes this page.
 
 | package | version | licence | brought by |
 |---|---|---|---|
@@ -66,7 +64,3 @@ def _name(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found is not None, requirement
     return re.sub(r"[._-]+", "-", found[0]).lower()
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -14,13 +14,14 @@ import yaml
 
 from tests import versions
 
-from .dist import build, faults
+from .dist import build, faults, make_manual
 from .lock import ROOT
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The wheel, and the archive of the sources."""
+    make_manual()
     wheel, sdist = sorted(build(ROOT, tmp_path_factory.mktemp("dist")), key=lambda file: file.suffix != ".whl")
     return wheel, sdist
 
@@ -55,7 +56,17 @@ def test_what_is_missing_or_too_much_is_found(built: tuple[Path, Path], tmp_path
 
 def test_the_same_commit_gives_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
     """In another folder, by another user's umask, with other times of files."""
-    for name in ("jobq", "backends", "pyproject.toml", "README.md", "LICENSE", "docs", "hatch_build.py", ".gitignore"):
+    for name in (
+        "jobq",
+        "backends",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "docs",
+        "build/man",
+        "hatch_build.py",
+        ".gitignore",
+    ):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, tmp_path / name)
     os.utime(tmp_path / "pyproject.toml", (1, 1))
@@ -112,7 +123,7 @@ class Newcomer:
 @pytest.mark.parametrize(
     "minor",
     [
-        pytest.param(minor, marks=[] if minor == sys.version_info.minor else [pytest.mark.soak], id=f"3.{minor}")
+        pytest.param(minor, marks=[] if minor == sys.version_info.minor else [pytest.mark.night], id=f"3.{minor}")
         for minor in range(11, 15)
     ],
 )

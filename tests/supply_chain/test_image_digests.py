@@ -1,4 +1,4 @@
-"""`make image-digests` against a registry of our own, which wants a token as the public ones do."""
+"""`python -m tests.supply_chain.image_digests` against a registry of our own, which wants a token as the public ones do."""
 
 import json
 import threading
