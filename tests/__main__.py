@@ -1,13 +1,13 @@
-"""Runs the suite, most of it four files at a time: `python -m tests [PYTEST OPTIONS] [PATHS]`; all without a path.
+"""Runs the suite: `python -m tests [--tier test|check|night] [--record] [PYTEST OPTIONS] [PATHS]`.
 
-Most tests wait for leases, processes and services: four at a time keep two cores busy. What measures margins of time,
-and what must not be swept up by a neighbour's worker, then has the machine to itself. A summary of all runs ends it.
-The exit code is the worst one.
-
-Neighbours are this program's doing, not the tests': what fails beside them runs again by itself. One that passes there
-each time is reported as flaky, which is a fault to mend, and fails no run; more than a few at once are no chance.
+A tier is a mark. What has none is `test`; `check` adds what is marked `check`; `night` is what is marked `night`, and
+nothing else. Without a tier it is `check`. Files are packed into batches by the seconds that they took (`seconds.json`,
+which `--record` writes anew) and each batch is a process of pytest of its own, four at a time: most tests wait for
+leases, processes and services, so four keep two cores busy, and no process collects more than it runs. What measures
+margins of time then has the machine to itself. A test that fails is not run again: the run has failed.
 """
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -16,74 +16,98 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
 
-from tests import summary
+from tests import seconds, summary
 from tests.azure import emulator
 from tests.postgres import server
 
 _HERE: Final = Path(__file__).parent
-# Whole files, in the order of `tests.conftest`: what they share stays in one process. A process that dies ends the run:
-# pytest-xdist would wait for ever for the files that it had left.
-_BY_FILE: Final = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
-# The first has leases of seconds, and many cases at once in a file; what the other kills, workers elsewhere would see.
+_ROOT: Final = _HERE.parent
+_SIDE_BY_SIDE: Final = 4
+# Runs that follow each other. The second has leases of seconds and many cases at once in a file, and what it kills,
+# workers elsewhere would see; the third measures margins of time.
 _APART: Final = ("conformance", "guardian")
 _ALONE: Final = ("containment", "timing", "overlap")
-_BY_ITSELF: Final = 5  # times, of what failed beside others
-_MOST_SUSPECTS: Final = 3
-_FAILED: Final = 1  # of pytest, like the next two
-_INTERRUPTED: Final = 2
-_NOTHING_COLLECTED: Final = 5
+# A batch ends soon enough for the last one to leave no process idle for long, and is worth the start of pytest.
+_BATCH_SECONDS: Final = 40.0
+_UNKNOWN_SECONDS: Final = 2.0  # of a file that no run has recorded
+_NOTHING_COLLECTED: Final = 5  # of pytest
 
 
-def main(options: list[str]) -> int:
-    """Run what may run side by side, and what is to run alone; return the exit code."""
+def main(words: list[str]) -> int:
+    """Run the batches of all three runs; return the exit code."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below `nohup`, and so by what tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # likewise below a shell's `&`
-    options, chosen = _split(options)
+    parser = argparse.ArgumentParser(prog="python -m tests", allow_abbrev=False)
+    parser.add_argument("--tier", choices=seconds.TIERS, default="check")
+    parser.add_argument("--record", action="store_true", help="write what each file took into tests/seconds.json")
+    asked, rest = parser.parse_known_args(words)
+    options, files = _split(rest)
+    options = [f"--tier={asked.tier}", *options]
+    took = seconds.read(asked.tier)
     began, processes = time.monotonic(), summary.processes_started()
     # Short, and not pytest's own: the path of a socket has 107 bytes, and what tests make is below it.
     place = Path(tempfile.mkdtemp(prefix="jobq-"))
-    runs = (
-        (["-n", "4", *_BY_FILE, *options], sorted(chosen.keys() - {*_APART, *_ALONE})),
-        (["-n", "4", *_BY_FILE, *options], _APART),
-        (options, _ALONE),
-    )
     codes: list[int] = []
-    flaky: list[str] = []
     with _services() as environment:
-        for number, (own, folders) in enumerate(runs):
-            if paths := [path for folder in folders for path in chosen.get(folder, ())]:
-                codes.append(_run(own, paths, place / str(number), environment))
-                if codes[-1] == _FAILED and "-n" in own:
-                    suspects = summary.failed_in(place / f"{number}.xml")
-                    if len(suspects) <= _MOST_SUSPECTS and _pass_by_themselves(suspects, place / "again", environment):
-                        flaky += suspects
-                        codes[-1] = 0
-                if codes[-1] == _INTERRUPTED:
-                    break
-    print(*summary.lines(sorted(place.glob("*.xml")), began, processes, flaky), sep="\n", flush=True)
-    if not set(codes) <= {0, _NOTHING_COLLECTED}:
+        for run, (own, at_once) in enumerate(_runs(files)):
+            batches = _batches(own, took) if at_once > 1 else [own] * bool(own)
+            codes += _run_all(batches, options, place / str(run), environment, at_once)
+            if any(code < 0 for code in codes):  # interrupted
+                break
+    reports = sorted(place.rglob("*.xml"))
+    print(*summary.lines(reports, began, processes), sep="\n", flush=True)
+    if asked.record and not any(codes):
+        seconds.write(asked.tier, reports)
+    bad = [abs(code) for code in codes if code not in {0, _NOTHING_COLLECTED}]
+    if bad:
         print(f"what the tests have left is in {place}", file=sys.stderr)
     else:
         shutil.rmtree(place, ignore_errors=True)
-    if set(codes) == {_NOTHING_COLLECTED}:
-        return _NOTHING_COLLECTED
-    return max(abs(code) for code in codes if code != _NOTHING_COLLECTED)  # below 0: died by a signal
+    return max(bad, default=0 if summary.has_run(reports) else _NOTHING_COLLECTED)
 
 
-def _split(options: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return pytest's options, and what is to run by its folder: the paths among them, all folders without one."""
-    chosen: dict[str, list[str]] = {}
-    for option in list(options):
-        path = Path(option.partition("::")[0]).resolve()
-        if path.exists() and path.is_relative_to(_HERE) and path != _HERE:
-            chosen.setdefault(path.relative_to(_HERE).parts[0], []).append(option)
-            options = [other for other in options if other != option]
-    every = (folder for folder in _HERE.iterdir() if any(folder.rglob("test_*.py")))
-    return options, chosen or {folder.name: [str(folder)] for folder in every}
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return pytest's options, and what is to run: files, or tests by their ids; all files where none is named."""
+    options, named = [], []
+    for word in words:
+        path = Path(word.partition("::")[0]).resolve()
+        if not (path.exists() and path.is_relative_to(_HERE)):
+            options.append(word)
+        elif path.is_dir():
+            named += [str(file.relative_to(_ROOT)) for file in sorted(path.rglob("test_*.py"))]
+        else:
+            named.append(word)
+    return options, named or [str(file.relative_to(_ROOT)) for file in sorted(_HERE.rglob("test_*.py"))]
+
+
+def _runs(files: Iterable[str]) -> Iterator[tuple[list[str], int]]:
+    """Yield what runs together, and in how many processes."""
+    rest = []
+    apart: list[str] = []
+    alone: list[str] = []
+    for file in files:
+        folder = Path(file.partition("::")[0]).resolve().relative_to(_HERE).parts[0]
+        (apart if folder in _APART else alone if folder in _ALONE else rest).append(file)
+    yield rest, _SIDE_BY_SIDE
+    yield apart, _SIDE_BY_SIDE
+    yield alone, 1
+
+
+def _batches(files: Sequence[str], took: Mapping[str, float]) -> list[list[str]]:
+    """Pack neighbours, which share fixtures, until a batch takes long enough; the longest batch comes first."""
+    batches: list[tuple[float, list[str]]] = []
+    for file in files:
+        expected = took.get(file.partition("::")[0], _UNKNOWN_SECONDS)
+        if batches and batches[-1][0] + expected <= _BATCH_SECONDS:
+            batches[-1] = (batches[-1][0] + expected, [*batches[-1][1], file])
+        else:
+            batches.append((expected, [file]))
+    return [own for _, own in sorted(batches, key=lambda batch: -batch[0])]
 
 
 @contextlib.contextmanager
@@ -99,27 +123,55 @@ def _services() -> Iterator[dict[str, str]]:
         yield environment
 
 
-def _pass_by_themselves(suspects: Sequence[str], place: Path, environment: Mapping[str, str]) -> bool:
-    place.mkdir(exist_ok=True)
-    print(f"\nby themselves, {_BY_ITSELF} times:", *suspects, sep="\n  ", flush=True)
-    return all(_run(["-q"], suspects, place / str(number), environment) == 0 for number in range(_BY_ITSELF))
+def _run_all(
+    batches: Sequence[list[str]], options: Sequence[str], place: Path, environment: Mapping[str, str], at_once: int
+) -> list[int]:
+    """Run batches, some at once; print what each came to as it ends, and all that a failed one said."""
+    place.mkdir()
+    codes: list[int] = []
+    is_whole = bool({"-v", "-vv", "-s"} & set(options))
+    with ThreadPoolExecutor(at_once) as pool:
+        runs = {
+            pool.submit(_run, files, options, place / str(number), environment): files
+            for number, files in enumerate(batches)
+        }
+        try:
+            for done, run in enumerate(as_completed(runs), 1):
+                code, said = run.result()
+                codes.append(code)
+                if is_whole or code not in {0, _NOTHING_COLLECTED}:
+                    print(said, flush=True)
+                if code != _NOTHING_COLLECTED:
+                    last = said.strip().rpartition("\n")[2].strip("= ")
+                    print(f"{done:3}/{len(batches)}  {_name(runs[run])}: {last}", flush=True)
+        except KeyboardInterrupt:  # each pytest has heard it, too: it ends, and says what it has found
+            pool.shutdown(cancel_futures=True)
+            codes.append(-signal.SIGINT)
+    return codes
 
 
-def _run(options: list[str], paths: Sequence[str], place: Path, environment: Mapping[str, str]) -> int:
-    own = ["-o", f"cache_dir=.pytest_cache/{place.name}", f"--basetemp={place}"]
+def _run(files: Sequence[str], options: Sequence[str], place: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run one batch; return pytest's exit code and all that it printed."""
+    own = ["-q", "-o", f"cache_dir=.pytest_cache/{place.parent.name}-{place.name}", f"--basetemp={place}"]
     own += ["-o", "junit_family=xunit1", f"--junitxml={place}.xml"]
-    command = [sys.executable, "-m", "pytest", *own, *options, *paths]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment) as pytest:
-        while True:
-            try:
-                code = pytest.wait()
-                break
-            except KeyboardInterrupt:  # pytest has heard it, too: it ends, and says what it has found
-                continue
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *own, *options, *files],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        check=False,
+    )
+    said = done.stdout.decode(errors="replace")
     if not place.with_suffix(".xml").exists():
-        print(f"{' '.join(paths)}: died with code {code}, without a report", flush=True)
-        return code or 1
-    return code
+        return abs(done.returncode) or 1, f"{said}\n{' '.join(files)}: ended with {done.returncode}, without a report\n"
+    return done.returncode, said
+
+
+def _name(files: Sequence[str]) -> str:
+    """Return what a line has room for."""
+    names = [Path(file).relative_to("tests").as_posix() if Path(file).parts[0] == "tests" else file for file in files]
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} files)"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What several runs of pytest came to together, from the reports that they have written."""
 
 import heapq
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,33 +22,31 @@ def processes_started() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
 
 
-def failed_in(report: Path) -> list[str]:
-    """Return what failed, as pytest takes it."""
-    cases = ET.parse(report).iter("testcase")
-    return [f"{case.get('file')}::{case.get('name')}" for case in cases if _has_failed(case)]
+def has_run(reports: Sequence[Path]) -> bool:
+    """Return whether any test ran."""
+    return any(True for report in reports for _ in ET.parse(report).iter("testcase"))
 
 
 def _has_failed(case: ET.Element) -> bool:
     return case.find("failure") is not None or case.find("error") is not None
 
 
-def lines(reports: Sequence[Path], began: float, processes: int, flaky: Sequence[str] = ()) -> Iterator[str]:
+def lines(reports: Sequence[Path], began: float, processes: int) -> Iterator[str]:
     """Yield what to print at the end.
 
     Args:
         reports: JUnit's XML.
         began: when it all began, by time.monotonic().
         processes: what `processes_started` was then.
-        flaky: what failed beside others, and passed by itself: no failure, but told.
     """
     seconds: defaultdict[str, float] = defaultdict(float)
     failed: set[str] = set()
     skipped: dict[str, str] = {}
     for report in reports:
         for case in ET.parse(report).iter("testcase"):  # written by ourselves
-            name = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
+            name = f"{case.get('file')}::{case.get('name')}"
             seconds[name] += float(case.get("time", 0))
-            if _has_failed(case) and f"{case.get('file')}::{case.get('name')}" not in flaky:
+            if _has_failed(case):
                 failed.add(name)
             elif (skip := case.find("skipped")) is not None:
                 skipped[name] = skip.get("message", "")
@@ -56,9 +55,10 @@ def lines(reports: Sequence[Path], began: float, processes: int, flaky: Sequence
     if skipped:
         yield "\nskipped:"
         yield from (f"{count:7}    {reason}" for reason, count in Counter(skipped.values()).most_common())
-    if flaky:
-        yield "\nflaky, to be mended: failed beside others, passed each time alone:"
-        yield from (f"        {name}" for name in flaky)
-    started, took = processes_started() - processes, time.monotonic() - began
-    yield f"\n{started} processes and threads started on this machine in {took:.0f} s"
+    if failed:
+        yield "\nfailed:"
+        yield from (f"        {name}" for name in sorted(failed))
+    started, took, used = processes_started() - processes, time.monotonic() - began, os.times()
+    cpu = used.user + used.system + used.children_user + used.children_system
+    yield f"\n{took:.0f} s, {cpu:.0f} s of CPU; {started} processes and threads started on this machine"
     yield f"{len(seconds) - len(failed) - len(skipped)} passed, {len(failed)} failed, {len(skipped)} skipped"

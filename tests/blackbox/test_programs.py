@@ -27,7 +27,7 @@ LONG = {
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(each, marks=[pytest.mark.soak] if each.stem in LONG else [], id=each.stem) for each in PROGRAMS],
+    [pytest.param(each, marks=[pytest.mark.night] if each.stem in LONG else [], id=each.stem) for each in PROGRAMS],
 )
 def test_a_fault_of_the_past_is_mended(bench: Bench, program: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -15,7 +15,7 @@ _SECONDS = 0.7  # between two kills
 
 
 @pytest.mark.parametrize(
-    ("tasks", "kills"), [(300, 6), pytest.param(10_000, 60, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+    ("tasks", "kills"), [(300, 6), pytest.param(10_000, 60, marks=[pytest.mark.night, pytest.mark.timeout(1800)])]
 )
 def test_counts_are_right_and_ends_are_told_once_whoever_is_killed(jobq: Jobq, tasks: int, kills: int) -> None:
     """Each hundredth task fails in all rounds but the last; so each round has tasks that are put back."""

@@ -207,7 +207,7 @@ async def test_a_queue_of_service_bus_whose_settings_lose_tasks() -> None:
     assert "raise it to 117" in found["MaxDeliveryCount"].advice
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(400)
 async def test_all_of_it(jobq: Jobq) -> None:
     found = await tried_out(resolve("demo", Settings(home=jobq.home)))

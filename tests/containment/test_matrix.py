@@ -65,7 +65,7 @@ def test_no_tree_outlives_the_watcher_and_the_guardian(
     assert [str(outcome) for outcome in outcomes if not outcome.is_good] == []
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(0)
 def test_the_whole_matrix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases, bad, runs = [*SINGLES, *PAIRS], list[Outcome](), 0

@@ -77,7 +77,7 @@ def test_some_crashes_lose_nothing(part: str, every: int, least: int) -> None:
     nothing_wrong([part, "--every", str(every)], least)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("part", "least"), [("kills", 580), ("migrations", 600), ("power", 6000), ("migrations-power", 800)]
 )

@@ -214,13 +214,13 @@ def test_it_is_so_on_postgresql(database: Database, tmp_path: Path) -> None:
     fight(on_postgres(database, tmp_path), 40, 120, 0.3)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(7200)
 def test_ten_thousand_grants(tmp_path: Path) -> None:
     fight(on_sqlite(tmp_path), 10_000, 7000, 2.0)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(7200)
 def test_ten_thousand_grants_on_postgresql(database: Database, tmp_path: Path) -> None:
     fight(on_postgres(database, tmp_path), 10_000, 7000, 2.0)

@@ -309,7 +309,7 @@ def test_the_crash_story(tmp_path: Path) -> None:
     crash_story(tmp_path, 100_000, 500, lambda handled: handled >= 50_000)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_the_crash_story_at_half_a_million(tmp_path: Path) -> None:
     crash_story(tmp_path, 1_000_000, 1000, lambda handled: handled >= 500_000)

@@ -15,7 +15,7 @@ _MOST_STEPS = 20  # of a counter-example: a person reads it
 @pytest.mark.timeout(300)  # of wall time: the largest takes 20 s of a core, which others may want too
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.soak if case.is_long else (), id=case.name) for case in CASES],
+    [pytest.param(case, marks=pytest.mark.night if case.is_long else (), id=case.name) for case in CASES],
 )
 def test_each_model_holds_or_breaks_as_it_must(case: Case[Any]) -> None:
     found = search(case.model, case.most)

@@ -43,7 +43,7 @@ def test_a_run_with_too_few_faults_is_void() -> None:
     assert all(text.startswith("void") for text in found)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(0)
 async def test_p1_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     each = -(-SOAK_FAULTS // len(COSTLY))

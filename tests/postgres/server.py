@@ -20,14 +20,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import asyncpg
 import psutil
 
-from jobq.spec import parse
-from jobq_postgres import Server, server_of
+if TYPE_CHECKING:
+    from jobq_postgres import Server
 
 START_SECONDS = 60.0
 HOST = "127.0.0.1"
@@ -58,8 +57,11 @@ class Database:
         """The server's."""
         return urlsplit(self.url).port or 5432
 
-    def server(self) -> Server:
+    def server(self) -> "Server":
         """Return what a backend connects to."""
+        from jobq.spec import parse  # noqa: PLC0415 -- as asyncpg: tests without PostgreSQL need none of them
+        from jobq_postgres import server_of  # noqa: PLC0415
+
         return server_of(parse(self.spec()))
 
     def through(self, port: int) -> "Database":
@@ -84,6 +86,8 @@ class Database:
 
     def run(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Run SQL, past the backend."""
+
+        import asyncpg  # noqa: PLC0415 -- the driver is not there for who tests nothing but units
 
         async def run() -> list[tuple[Any, ...]]:
             connection = await asyncpg.connect(self.url)
@@ -173,6 +177,8 @@ class PostgresServer:
 
     def ask_password_of(self, role: str) -> None:
         """Let one role sign in by password only, from now on."""
+        import asyncpg  # noqa: PLC0415 -- as above
+
         file = self._data / "pg_hba.conf"
         file.write_text(f"host all {role} {HOST}/32 scram-sha-256\n" + file.read_text())
         self.database.run("SELECT pg_reload_conf()")

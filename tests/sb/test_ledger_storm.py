@@ -245,7 +245,7 @@ async def test_a_storm(azurite: Azurite, tmp_path: Path, seed: int) -> None:
     await _storm(azurite, tmp_path, seed)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.parametrize("seed", range(2, 32))
 async def test_storms(azurite: Azurite, tmp_path: Path, seed: int) -> None:
     await _storm(azurite, tmp_path, seed)

@@ -99,7 +99,7 @@ async def test_connections_that_break_lose_and_double_nothing(tmp_path: Path, mo
     await _storm(tmp_path, 80, workers=2, lock_seconds=5.0)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(1800)
 async def test_two_thousand_tasks_through_broken_connections(tmp_path: Path) -> None:
     await _storm(tmp_path, 2000, workers=4, lock_seconds=20.0)

@@ -78,7 +78,7 @@ def test_named_leases(case: named_leases.LeaseCase, leases_ended: dict[str, str 
     assert leases_ended[case.name] is None, leases_ended[case.name]
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(600)
 def test_on_postgres(postgres: Database, folder: Path) -> None:
     inject = stores.postgres(postgres).inject

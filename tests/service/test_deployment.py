@@ -36,7 +36,7 @@ async def test_a_deployment_under_kills(database: Database, tmp_path: Path, caps
     check(await Deployment(database, tmp_path, scale, SEED).run(), scale, capsys)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(1200)
 async def test_a_deployment_of_the_issue(
     database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]

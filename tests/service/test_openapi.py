@@ -41,7 +41,7 @@ def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
     ask_all(server, tmp_path, "--phases", "fuzzing", "--max-examples", "3", "--seed", "1")
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(1200)
 def test_schemathesis_at_length(tmp_path: Path) -> None:
     """Five minutes, all phases, stateful too: `make fuzz-http`."""

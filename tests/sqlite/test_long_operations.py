@@ -293,7 +293,7 @@ class _Contender:
                     free = time.monotonic()
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.parametrize("name", _OPERATIONS)
 async def test_no_lock_is_held_for_long_at_a_million_rows(tmp_path: Path, name: str) -> None:
     """So that a neighbour on the same file claims, renews and settles all the while."""

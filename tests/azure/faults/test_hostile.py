@@ -30,7 +30,7 @@ async def _put_all(wire: StorageQueueClient, texts: list[str]) -> None:
     ("bad", "good"),
     [
         pytest.param(500, 50, id="500 among 50"),
-        pytest.param(10_000, 1_000, id="10,000 among 1,000", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+        pytest.param(10_000, 1_000, id="10,000 among 1,000", marks=[pytest.mark.night, pytest.mark.timeout(3600)]),
     ],
 )
 async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:

@@ -47,7 +47,7 @@ def _settled(request: ProxiedRequest) -> bool:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("count", [200, pytest.param(500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [200, pytest.param(500, marks=pytest.mark.night)])
 async def test_service_is_killed_in_the_middle_of_work(
     own_azurite: emulator.Azurite, tmp_path: Path, count: int
 ) -> None:

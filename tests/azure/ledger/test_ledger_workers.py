@@ -23,7 +23,7 @@ _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID"
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.night)])
 @pytest.mark.parametrize("service", SERVICES)
 async def test_workers_are_killed_and_the_sum_holds(
     service: Service, azurite: Azurite, tmp_path: Path, count: int, kills: int

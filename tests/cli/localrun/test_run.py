@@ -96,7 +96,7 @@ def test_failures_that_trip_the_breaker_are_told(jobq: Jobq) -> None:
     assert (summary["done"], summary["failed"], summary["left"]) in {(0, 2, 4), (2, 2, 0)}
 
 
-@pytest.mark.parametrize("lines", [1000, pytest.param(5000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("lines", [1000, pytest.param(5000, marks=pytest.mark.night)])
 def test_thousands_of_lines(jobq: Jobq, lines: int) -> None:
     result = jobq("run", "-n", "8", "--joblog", "log", stdin="".join(f"echo {n}\n" for n in range(lines)))
     assert Counter(result.lines) == Counter(str(number) for number in range(lines))

@@ -199,7 +199,7 @@ def written(folder: Path, rows: Sequence[Sequence[str]]) -> None:
         file.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("count", [2_000, pytest.param(200_000, marks=[pytest.mark.night, pytest.mark.timeout(1800)])])
 def test_a2_hostile_values_come_out_of_a_shell_as_they_went_in(jobq: Jobq, count: int) -> None:
     """From a file of each kind to the process, on dash and bash, and as words without a shell."""
     at_once = 40  # values of one task

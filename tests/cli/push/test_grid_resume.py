@@ -44,7 +44,7 @@ def killed_and_run_again(jobq: Jobq, push: tuple[str, ...], kills: int, seconds:
     ("count", "kills", "seconds"),
     [
         (30_000, 3, 20),
-        pytest.param(999_900, 20, 60, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+        pytest.param(999_900, 20, 60, marks=[pytest.mark.night, pytest.mark.timeout(1800)]),
     ],
 )
 def test_killed_anywhere_each_point_is_queued_once(

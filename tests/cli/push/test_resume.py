@@ -82,7 +82,7 @@ def test_killed_anywhere_it_is_finished_by_running_it_again(jobq: Jobq) -> None:
     killed_and_run_again(jobq, 30_000, kills=3, seconds=20)
 
 
-@pytest.mark.soak
+@pytest.mark.night
 @pytest.mark.timeout(1800)
 def test_a_million_lines_killed_many_times(jobq: Jobq) -> None:
     killed_and_run_again(jobq, 1_000_000, kills=20, seconds=60)
