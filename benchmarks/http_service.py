@@ -1,4 +1,4 @@
-"""`make bench OF=http_service`: the service beside the bare SQL backend that it stands on, in one run; sides take turns.
+"""`make bench OF=http_service`: the service beside the bare SQL backend below it, in one run; sides take turns.
 
 One process of the service, one client process, tasks that do nothing: claims and settles as a worker with so many
 slots makes them, and how long each call takes. All of it, the database too, shares this machine's cores; CPU is that of

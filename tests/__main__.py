@@ -87,7 +87,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _runs(files: Iterable[str]) -> Iterator[tuple[list[str], int]]:
     """Yield what runs together, and in how many processes."""
-    rest = []
+    rest: list[str] = []
     apart: list[str] = []
     alone: list[str] = []
     for file in files:

@@ -8,7 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 TIERS: Final = ("test", "check", "night")
@@ -43,7 +43,7 @@ def write(tier: str, reports: Iterable[Path]) -> None:
     rows = {file: {key: value for key, value in row.items() if key != tier} for file, row in recorded["files"].items()}
     for file, seconds in files.items():
         rows.setdefault(file, {})[tier] = round(seconds, 1)
-    is_long = {test: round(seconds, 1) for test, seconds in tests.items() if seconds > LONG}
+    is_long: dict[str, float] = {test: round(seconds, 1) for test, seconds in tests.items() if seconds > LONG}
     if tier != "night":  # where each mark says why
         kept = {test: seconds for test, seconds in recorded["long"].items() if test not in tests}
         recorded["long"] = dict(sorted((kept | is_long).items()))
@@ -58,8 +58,8 @@ def write(tier: str, reports: Iterable[Path]) -> None:
     _FILE.write_text("{\n " + ",\n ".join(parts) + "\n}\n")  # a line a file: what changed is seen
 
 
-def _all() -> dict[str, dict[str, dict[str, float]]]:
+def _all() -> dict[str, Any]:
     if not _FILE.exists():
         return {"files": {}, "long": {}}
-    found: dict[str, dict[str, dict[str, float]]] = json.loads(_FILE.read_text())
+    found: dict[str, Any] = json.loads(_FILE.read_text())
     return found

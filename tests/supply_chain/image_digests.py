@@ -1,4 +1,4 @@
-"""`python -m tests.supply_chain.image_digests`: asks the registries for the digests of the images of deploy/Dockerfile, and writes them.
+"""Asks the registries for the digests of the images of deploy/Dockerfile, and writes them.
 
 It takes a network that reaches the registries; nothing is written where one of them does not answer.
 """

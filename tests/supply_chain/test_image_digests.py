@@ -1,4 +1,4 @@
-"""`python -m tests.supply_chain.image_digests` against a registry of our own, which wants a token as the public ones do."""
+"""What asks for digests, against a registry of our own, which wants a token as the public ones do."""
 
 import json
 import threading
