@@ -184,13 +184,13 @@ mutants: $(STAMP) $(SERVICES) ## replay small faults of the product; the test of
 	@$(BIN)/python -m tests.mutants
 
 simulation: $(STAMP) ## run the worker on virtual time under faults, as much as CI does; other seeds each day
-	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
-	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 100 --store sqlite
-	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 100 --store embedded
-	@$(BIN)/python -m jobq.testing.simulation --first $(SIMULATION_FIRST) --seeds 200 --store service-bus --floors
+	@$(BIN)/python -m tests.simulation --first $(SIMULATION_FIRST) --seeds 2000 --floors
+	@$(BIN)/python -m tests.simulation --first $(SIMULATION_FIRST) --seeds 100 --store sqlite
+	@$(BIN)/python -m tests.simulation --first $(SIMULATION_FIRST) --seeds 100 --store embedded
+	@$(BIN)/python -m tests.simulation --first $(SIMULATION_FIRST) --seeds 200 --store service-bus --floors
 
 lab: $(STAMP) ## replay one run of the simulation: make lab SEED=17 [TRACE=1] [STORE=sqlite|embedded|service-bus]
-	@$(BIN)/python -m jobq.testing.simulation --replay $(SEED) $(if $(TRACE),--trace) $(if $(STORE),--store $(STORE))
+	@$(BIN)/python -m tests.simulation --replay $(SEED) $(if $(TRACE),--trace) $(if $(STORE),--store $(STORE))
 
 night: $(STAMP) $(SERVICES) ## run the reliability lab and keep its records: make night [HOURS=8]
 	@$(BIN)/python -m tests.reliability night --hours $(or $(HOURS),8)
