@@ -15,7 +15,6 @@ from azure.storage.blob.aio import ContainerClient
 
 from jobq.backend import Delivery
 from jobq.task import Task, new_id
-from jobq.testing.http_proxy import HttpProxy, ProxiedRequest
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_azure.storage.large_payloads import CONTAINER
@@ -23,6 +22,7 @@ from jobq_azure.storage.queue_client import StorageQueueClient
 from tests import command_line
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
 from tests.command_line import Ended
+from tests.support.http_proxy import HttpProxy, ProxiedRequest
 
 LEASE: Final = timedelta(seconds=30)
 NOW: Final = timedelta(0)

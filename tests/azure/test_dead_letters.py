@@ -11,10 +11,10 @@ from jobq.errors import BackendUnavailable, LockLost, PushUnknown
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_azure.storage.message_format import MessageContent, MessageNotes
 from tests.azure.stage import LEASE, NOW, Stage
+from tests.support.http_proxy import Strike
 
 
 async def _bury_all(stage: Stage, count: int) -> None:

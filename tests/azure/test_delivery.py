@@ -12,9 +12,9 @@ from jobq.errors import LockLost, MalformedTask
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_update, make_container
+from tests.support.http_proxy import Strike
 
 _DAY = 86_400.0
 

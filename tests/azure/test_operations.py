@@ -2,9 +2,9 @@
 
 import itertools
 
-from jobq.testing.http_proxy import ProxiedRequest
 from jobq_azure.storage.poll_interval import PollInterval
 from tests.azure.stage import SHORT, Stage, is_renewal
+from tests.support.http_proxy import ProxiedRequest
 
 _TASKS = 60
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from jobq.pausing import Pause
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import pause_look
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
+from tests.support.http_proxy import Strike
 
 _MARK = Pause(at=time.time(), by="ada@host", reason="100 %\ta  'new' driver ü")
 

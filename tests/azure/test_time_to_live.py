@@ -10,9 +10,9 @@ from azure.storage.queue.aio import QueueClient
 from jobq.settlement import Complete, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE, crashes
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from jobq_azure.storage.time_to_live import TimeToLiveRemoval
 from tests.azure.stage import LEASE, SHORT, Stage, ended
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from enum import StrEnum
 from itertools import product
 from typing import Final
 
-from jobq.testing.tcp_proxy import Direction, TcpProxy
 from tests.chaos.checker import Interruption
 from tests.chaos.crew import LEASE_SECONDS, Member
 from tests.chaos.stores import Store
 from tests.containment.blows import Blow as Hit
 from tests.containment.blows import Case
 from tests.containment.matrix import PAIRS
+from tests.support.tcp_proxy import Direction, TcpProxy
 
 LONGER_THAN_THE_LEASE: Final = (1.05 * LEASE_SECONDS, 2 * LEASE_SECONDS)
 PARTITION: Final = (0.5 * LEASE_SECONDS, 2 * LEASE_SECONDS)

@@ -12,7 +12,6 @@ from typing import Final
 from jobq.errors import JobqError, PushUnknown
 from jobq.queue import Queue
 from jobq.task import Budgets, Task
-from jobq.testing.tcp_proxy import TcpProxy
 from tests.chaos import task_program
 from tests.chaos.blows import Striker, Struck, boottime, deck
 from tests.chaos.checker import ENDED, Evidence
@@ -21,6 +20,7 @@ from tests.chaos.history import History
 from tests.chaos.stores import Store
 from tests.overlap.observer import carriers
 from tests.overlap.store_truth import wall_ahead_of_boottime
+from tests.support.tcp_proxy import TcpProxy
 
 PERIOD_SECONDS: Final = LEASE_SECONDS / 4  # between renewals: a blow falls at a uniform moment of it
 LOOK_SECONDS: Final = 0.1

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from jobq.testing.tcp_proxy import TcpProxy
 from tests.chaos.stores import Store
 from tests.containment.blows import THREE, Processes
+from tests.support.tcp_proxy import TcpProxy
 
 LEASE_SECONDS: Final = 5.0
 ENDING_SECONDS: Final = 60.0  # a loaded machine's; what has not ended by then is left alive

@@ -13,13 +13,13 @@ import asyncpg
 from jobq.errors import BackendUnavailable
 from jobq.queue import Queue, connect
 from jobq.settings import Settings
-from jobq.testing.http_proxy import HttpProxy
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string, is_installed
 from tests.chaos.azurite_record import AzuriteRecord
 from tests.overlap import store_truth
 from tests.overlap.store_truth import Attempt, Lease
 from tests.postgres.server import Database, PostgresServer
 from tests.service.server import HttpServer
+from tests.support.http_proxy import HttpProxy
 
 QUEUE: Final = "chaos"
 # Written by PostgreSQL in the very transaction that granted or ended a lease, as `store_truth` has SQLite do it.

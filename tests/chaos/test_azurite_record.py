@@ -1,8 +1,8 @@
 """What Azurite's answers say of leases: only what it accepted, and never a longer lease than it gave."""
 
-from jobq.testing.http_proxy import ProxiedRequest
 from tests.chaos.azurite_record import AzuriteRecord
 from tests.overlap.store_truth import Attempt
+from tests.support.http_proxy import ProxiedRequest
 
 PATH = "/account/q/messages"
 ANSWER = (

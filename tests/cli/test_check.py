@@ -9,13 +9,14 @@ import pytest
 from azure.storage.queue import QueueServiceClient
 
 from jobq.backend import Backend
+from jobq.cli import service_check
 from jobq.errors import ConfigurationError
 from jobq.examination import Finding, Probed, Verdict
 from jobq.servable import served
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
-from jobq.testing import conformance, service_check
+from jobq.testing import conformance
 from jobq.testing.cases import Case
 from jobq.testing.harness import Bench
 from jobq.testing.service_bus.description import Description

@@ -20,10 +20,10 @@ from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.spec import parse as parse_spec
 from jobq.spec import resolve
 from jobq.task import Outcome, OutcomeKind, Task, new_id
-from jobq.testing.http_proxy import HttpProxy, Strike
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
 from tests.service.server import running
+from tests.support.http_proxy import HttpProxy, Strike
 
 from .conftest import SHORT, Place, everywhere
 

@@ -16,11 +16,11 @@ from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, Lo
 from jobq.lease.store import Grant, LeaseState, LeaseStore, Request
 from jobq.settings import Settings
 from jobq.task import new_id
-from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq_azure import blobs
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.emulator import ACCOUNT, KEY, Azurite, connection_string
+from tests.support.http_proxy import HttpProxy, Strike
 
 TTL = timedelta(seconds=15)
 NAME = "nightly"

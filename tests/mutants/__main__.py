@@ -20,12 +20,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from jobq.testing.simulation.campaign import run_many
-from jobq.testing.simulation.stores import STORES
 from tests.mutants.bank import BANK
 from tests.mutants.mutant import Mutant
 from tests.mutants.search import FOUND
 from tests.simulation import test_lab
+from tests.simulation.campaign import run_many
+from tests.simulation.stores import STORES
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _AT_ONCE: Final = 2

@@ -3,8 +3,8 @@
 import os
 import sys
 
-from jobq.testing.simulation.campaign import run_one
-from jobq.testing.simulation.stores import STORES
+from tests.simulation.campaign import run_one
+from tests.simulation.stores import STORES
 
 FOUND = "broken by seed"
 

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database, PostgresServer
+from tests.support.tcp_proxy import TcpProxy
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.server.error_responses import refused_for
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, receipt, take, tasks
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 if TYPE_CHECKING:
     from jobq.testing.harness import Verb

@@ -8,9 +8,9 @@ import pytest
 
 from jobq.errors import SettlementUnknown
 from jobq.lease.store import Grant, LeaseState, Request
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

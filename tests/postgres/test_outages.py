@@ -15,11 +15,11 @@ import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, LockLost, SettlementUnknown
 from jobq.settlement import Complete, Requeue
-from jobq.testing.tcp_proxy import TcpProxy
 from jobq_postgres import PostgresBackend
 from tests.cli.conftest import Jobq, eventually
 from tests.postgres.server import HOST, Database, PostgresServer
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+from tests.support.tcp_proxy import TcpProxy
 
 
 async def test_same_handle_goes_on_after_a_restart(own_postgres: PostgresServer) -> None:

@@ -24,7 +24,7 @@ class Part:
 
 
 _CHAOS: Final = ("-m", "tests.chaos", "--json", "-")
-_SIMULATION: Final = ("-m", "jobq.testing.simulation", "--first", "{first}", "--seconds", "{seconds}", "--json")
+_SIMULATION: Final = ("-m", "tests.simulation", "--first", "{first}", "--seconds", "{seconds}", "--json")
 
 PARTS: Final = (
     Part(

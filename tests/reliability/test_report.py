@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jobq.testing.simulation.campaign import BrokenRun, Totals
 from tests.reliability.parts import PARTS
 from tests.reliability.report import report
+from tests.simulation.campaign import BrokenRun, Totals
 
 
 def _record(part: str, figures: Any, exit_code: int = 0) -> dict[str, Any]:

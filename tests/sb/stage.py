@@ -12,7 +12,6 @@ from typing import Any, Final
 from jobq.backend import Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.task import Task
-from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.service_bus.description import DEAD_LETTERS, Description
 from jobq.testing.service_bus.emulator import IDLE_DETACH, ROOT_KEY, Emulator
 from jobq.testing.service_bus.faults import Operation, Request
@@ -23,6 +22,7 @@ from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
 from tests import command_line
 from tests.command_line import Ended
+from tests.support.http_proxy import HttpProxy
 
 QUEUE: Final = "jobs"
 SPEC: Final = f"sb://emulator/{QUEUE}"

@@ -19,7 +19,6 @@ from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import Counters, Task, TaskResult, new_id
-from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.rest_client import Outgoing
@@ -31,6 +30,7 @@ from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal.journal_stage import key_of, state, written
 from tests.sb.stage import NOW, SPEC, Stage, staged
+from tests.support.http_proxy import HttpProxy, Strike
 
 GOOD = TaskResult(exit_code=0)
 PLACE = f"tables://{ACCOUNT}"

@@ -12,12 +12,12 @@ from jobq.batch_plan import Plan
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import ProxiedRequest
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, finished, of_ledger
 from tests.azure.ledger.sites import BusSite, sited
 from tests.azure.stage import LEASE, NOW
+from tests.support.http_proxy import ProxiedRequest
 
 _COUNT: Final = 48
 _SOME: Final = 8

@@ -23,7 +23,6 @@ from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settl
 from jobq.spec import parse
 from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
@@ -35,6 +34,7 @@ from tests.azure.ledger.ledger_stage import NAME, SOON
 from tests.azure.stage import LEASE
 from tests.sb.stage import OTHER_WAY, Stage, staged, through
 from tests.service_bus.leftovers import collected
+from tests.support.http_proxy import HttpProxy, Strike
 
 _COUNT = 24
 _LONGEST_SECONDS = 0.8  # of an attempt: well below a lock

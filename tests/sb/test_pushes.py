@@ -14,9 +14,9 @@ from jobq.errors import (
     PushUnknown,
 )
 from jobq.task import Task
-from jobq.testing.http_proxy import Strike
 from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from tests.sb.stage import NOW, Stage, staged
+from tests.support.http_proxy import Strike
 
 
 @pytest.mark.parametrize(

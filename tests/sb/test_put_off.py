@@ -8,13 +8,13 @@ import pytest
 from jobq.errors import AllPutBack
 from jobq.settlement import Complete, Requeue
 from jobq.task import Task
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite, connection_string
 from tests.azure.journal.journal_stage import written
 from tests.azure.stage import eventually
 from tests.sb.stage import NOW, Stage
 from tests.sb.test_journal import PLACE, _journaled
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 _BEHIND = 12  # deliveries that are put off: more than the pauses of an outage allow for in 10 s
 

@@ -11,7 +11,6 @@ from jobq.batch_plan import Plan
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.task import Task
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, finished
@@ -20,6 +19,7 @@ from tests.azure.stage import eventually
 from tests.process.stage import QUICK
 from tests.sb.stage import Stage, staged
 from tests.service_bus.leftovers import collected
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 
 def _locks(request: ProxiedRequest) -> bool:

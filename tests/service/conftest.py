@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobq.testing.tcp_proxy import TcpProxy
 from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer, running
+from tests.support.tcp_proxy import TcpProxy
 
 
 @pytest.fixture(scope="module")

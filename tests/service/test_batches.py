@@ -30,9 +30,9 @@ from jobq.spec import resolve
 from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.task import MAX_BODY_BYTES, Task
 from jobq.testing.harness import DONE
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 NOW = timedelta(0)
 LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]

@@ -18,10 +18,10 @@ from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS, ResourceRe
 from jobq.selecting import WaitingShape, waiting_shapes
 from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
-from jobq.testing.http_proxy import HttpProxy
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer
+from tests.support.http_proxy import HttpProxy
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 NOW: Final = timedelta(0)
 LEASE: Final = timedelta(seconds=30)

@@ -15,11 +15,11 @@ from jobq.journal.records import Attempt
 from jobq.lease.store import Grant, Request
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
 from jobq.task import Task, TaskResult
-from jobq.testing.http_proxy import HttpProxy
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend, HttpConnection
 from jobq_http.delivery import HttpDelivery
 from tests.service.server import HttpServer
+from tests.support.http_proxy import HttpProxy
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

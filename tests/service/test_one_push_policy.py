@@ -9,10 +9,10 @@ import pytest
 
 import jobq
 from jobq.errors import JobqError
-from jobq.testing.tcp_proxy import TcpProxy, TcpStrike
 from jobq_http import HttpBackend
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 Ending = tuple[int, str]  # the exit code, and the error
 LINES = ("echo 1", "echo 2")

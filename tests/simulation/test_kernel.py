@@ -11,12 +11,12 @@ import pytest
 from jobq.run.guardian import protocol
 from jobq.run.guardian.loop import Guardian
 from jobq.run.guardian.tasks import Tasks
-from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
-from jobq.testing.simulation.machine.sockets import End, pair
-from jobq.testing.simulation.machine.system import SimulatedSystem
-from jobq.testing.simulation.machine.trees import TreePlan
-from jobq.testing.simulation.rules.trace import Trace
+from tests.simulation.loop import Loop, Machine, Node
+from tests.simulation.machine.kernel import GUARDIAN, WORKER, Kernel
+from tests.simulation.machine.sockets import End, pair
+from tests.simulation.machine.system import SimulatedSystem
+from tests.simulation.machine.trees import TreePlan
+from tests.simulation.rules.trace import Trace
 
 
 class Watched(Trace):

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from jobq.task import Task
-from jobq.testing.simulation.campaign import BUS_SHARE, SHARE, Floors, Totals, run_many
-from jobq.testing.simulation.loop import Machine
-from jobq.testing.simulation.rules.trace import Violation
-from jobq.testing.simulation.shrink import shrink
-from jobq.testing.simulation.stores import STORES
 from jobq_memory import MemoryBackend, Router
+from tests.simulation.campaign import BUS_SHARE, SHARE, Floors, Totals, run_many
+from tests.simulation.loop import Machine
+from tests.simulation.rules.trace import Violation
+from tests.simulation.shrink import shrink
+from tests.simulation.stores import STORES
 
 # The mutants of `tests.mutants` that are the simulation's to find are found by these.
 SEEDS = (*range(1, 121), 144)
@@ -78,7 +78,7 @@ def _run(seeds: Collection[int], store: str) -> Totals:
 
 
 def _replay(seed: int, hash_seed: int, *options: str) -> str:
-    command = [sys.executable, "-m", "jobq.testing.simulation", "--replay", str(seed), *options]
+    command = [sys.executable, "-m", "tests.simulation", "--replay", str(seed), *options]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     ended = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return ended.stdout

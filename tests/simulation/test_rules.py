@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from jobq.task import Task
-from jobq.testing.simulation.crew import Crew
-from jobq.testing.simulation.loop import Loop, Machine, Node
-from jobq.testing.simulation.machine.trees import TaskTree
-from jobq.testing.simulation.rules.known import KnownTask
-from jobq.testing.simulation.rules.monitor import Monitor
-from jobq.testing.simulation.rules.named import NamedRules, _Term
-from jobq.testing.simulation.rules.trace import Trace
-from jobq.testing.simulation.service_bus.copies import Copy
-from jobq.testing.simulation.service_bus.copy_monitor import CopyMonitor
+from tests.simulation.crew import Crew
+from tests.simulation.loop import Loop, Machine, Node
+from tests.simulation.machine.trees import TaskTree
+from tests.simulation.rules.known import KnownTask
+from tests.simulation.rules.monitor import Monitor
+from tests.simulation.rules.named import NamedRules, _Term
+from tests.simulation.rules.trace import Trace
+from tests.simulation.service_bus.copies import Copy
+from tests.simulation.service_bus.copy_monitor import CopyMonitor
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobq.testing.tcp_proxy import Direction, TcpProxy
+from tests.support.tcp_proxy import Direction, TcpProxy
 
 LATE_SECONDS = 0.05
 

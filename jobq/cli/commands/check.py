@@ -30,7 +30,7 @@ def check(ctx: click.Context, look: bool, as_json: bool) -> int:
     """
 
     async def work(backend: "Backend") -> int:
-        from jobq.testing import service_check  # noqa: PLC0415 - the conformance suite, which nothing else needs
+        from jobq.cli import service_check  # noqa: PLC0415 - the conformance suite, which nothing else needs
 
         found = await _shown(service_check.look(backend), as_json=as_json)
         if not look:

@@ -23,7 +23,6 @@ from jobq.errors import (
 from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import Strike
 from jobq_azure.common.errors import answered
 from jobq_azure.storage import account as connection
 from jobq_azure.storage import push as pushing
@@ -32,6 +31,7 @@ from jobq_azure.storage.backend import StorageQueueBackend
 from jobq_azure.storage.queue_client import StorageQueueClient, whole_seconds
 from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
+from tests.support.http_proxy import Strike
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from jobq.errors import ConfigurationError, InvalidSpec
 from jobq.settings import Settings
 from jobq.spec import resolve
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.emulator import ACCOUNT, KEY, connection_string
 from tests.azure.stage import SHORT, Stage
 from tests.command_line import Ended
+from tests.support.http_proxy import Strike
 
 _WRONG_KEY = "V1JPTkcta2V5LWNhbmFyeS1XUk9ORy1rZXktY2FuYXJ5LVdST05HLWtleS1jYW5hcnkhISEhISEhISEhISEhISE="
 _SIGNATURE = "sv=2021-08-06&ss=q&srt=sco&sp=raup&se=2030-01-01T00:00:00Z&sig=c2lnbmF0dXJlLWNhbmFyeQ%3D%3D"

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from jobq.testing.http_proxy import Strike
 from tests.azure.stage import Stage, ended
+from tests.support.http_proxy import Strike
 
 _LINES = 300
 

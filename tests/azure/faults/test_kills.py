@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobq.task import Task
-from jobq.testing.http_proxy import ProxiedRequest
 from tests.azure import emulator
 from tests.azure.stage import SHORT, ended, eventually, staged
+from tests.support.http_proxy import ProxiedRequest
 
 _KILL_AFTER = (0.12, 0.3, 0.6)  # of the tasks are done
 _WORKERS = 2

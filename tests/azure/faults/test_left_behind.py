@@ -16,11 +16,11 @@ from jobq.settings import Settings
 from jobq.settlement import Complete
 from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from tests.azure.ledger.ledger_stage import NAME, finished, ledgered
 from tests.azure.payloads.payload_stage import large_task
 from tests.azure.stage import LEASE, NOW, Stage, is_update, make_container
 from tests.process.stage import QUICK
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 _HIDDEN: int = 6  # seconds: longer than the lease, and than what a worker waits beyond that
 

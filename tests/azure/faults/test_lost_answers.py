@@ -10,8 +10,8 @@ from jobq.errors import BackendUnavailable, LockLost, PushUnknown, SettlementUnk
 from jobq.settlement import Complete, MoveToDeadLetters, Release
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_renewal, is_update
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 
 async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> None:

@@ -7,8 +7,8 @@ import pytest
 import jobq
 from jobq.errors import JobqError
 from jobq.settings import Settings
-from jobq.testing.http_proxy import Strike
 from tests.azure.stage import Stage
+from tests.support.http_proxy import Strike
 
 Ending = tuple[int, bool]  # the exit code, and whether the doubt is named
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from jobq.task import Task
-from jobq.testing.http_proxy import Strike
 from tests.azure.stage import SHORT, Stage, ended, eventually, is_update
+from tests.support.http_proxy import Strike
 from tests.ticking import TICKS, is_alive, last_tick
 
 _LEASE_SECONDS = 4.0

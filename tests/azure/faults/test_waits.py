@@ -8,9 +8,9 @@ import pytest
 
 from jobq.backend import UNKNOWN_ID
 from jobq.task import Task
-from jobq.testing.http_proxy import ProxiedRequest, Strike
 from tests.azure.payloads.payload_stage import large_task
 from tests.azure.stage import LEASE, SHORT, Stage, ended, eventually, is_update, make_container
+from tests.support.http_proxy import ProxiedRequest, Strike
 
 
 def _is_receive(request: ProxiedRequest) -> bool:

@@ -15,7 +15,6 @@ from jobq.settings import Settings
 from jobq.settlement import MoveToDeadLetters
 from jobq.spec import resolve
 from jobq.task import Task
-from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import backend as module
 from jobq_azure.table_journal import client
 from jobq_azure.table_journal import entities as rows
@@ -24,6 +23,7 @@ from jobq_azure.table_journal.client import TableWire
 from jobq_azure.table_journal.note import fixed
 from tests.azure.journal.journal_stage import journaled, state, written
 from tests.azure.stage import SHORT, Stage
+from tests.support.http_proxy import Strike
 
 SETTINGS = Settings(scheduled_events="off", poll_max=timedelta(seconds=1))
 

@@ -13,7 +13,6 @@ from jobq.journal.wait_for_end import ended
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
-from jobq.testing.http_proxy import Strike
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
@@ -22,6 +21,7 @@ from jobq_azure.table_journal.client import Row, Verb, Write
 from jobq_azure.table_journal.note import fixed
 from tests.azure.journal.journal_stage import another, journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, Stage
+from tests.support.http_proxy import Strike
 
 GOOD = TaskResult(exit_code=0)
 FIRST = FencingNumber(1, 0, 1)

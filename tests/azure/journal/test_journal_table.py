@@ -14,7 +14,6 @@ from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
-from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal import client, recorder
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
@@ -22,6 +21,7 @@ from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import MOST_ROWS, Verb, Write
 from tests.azure.journal.journal_stage import another, journaled, key_of, record, state, written
 from tests.azure.stage import LEASE, NOW, Stage, eventually
+from tests.support.http_proxy import Strike
 
 GOOD = TaskResult(exit_code=0)
 

@@ -10,11 +10,11 @@ from jobq.batches import Batch, BatchState
 from jobq.settlement import Complete
 from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import ProxiedRequest
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.storage.message_format import MessageContent
 from tests.azure.journal.journal_stage import journaled
 from tests.azure.stage import LEASE, NOW, Stage
+from tests.support.http_proxy import ProxiedRequest
 
 NAME: Final = "s7"
 SOON: Final = timedelta(seconds=1)

@@ -11,7 +11,6 @@ from typing import Final, Literal, Protocol
 from jobq.settings import Settings
 from jobq.spec import parse
 from jobq.task import new_id
-from jobq.testing.http_proxy import HttpProxy
 from jobq.testing.service_bus.faults import Faults
 from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.ledger.queue import LedgerQueue
@@ -25,6 +24,7 @@ from tests.azure.stage import SHORT, Stage, staged
 from tests.command_line import Ended
 from tests.sb import stage as sb
 from tests.service_bus.leftovers import collected
+from tests.support.http_proxy import HttpProxy
 
 Service = Literal["storage-queue", "service-bus"]
 SERVICES: Final[Sequence[Service]] = ("storage-queue", "service-bus")

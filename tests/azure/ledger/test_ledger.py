@@ -14,13 +14,13 @@ from jobq.errors import AllPutBack, BackendUnavailable, BatchNotFound, Configura
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import Strike
 from jobq_azure.ledger.heads import Heads
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.retention import LedgerRetention
 from jobq_azure.storage.message_format import text_of
 from tests.azure.ledger.ledger_stage import NAME, SOON, THEN, drained, finished, ledgered, pushed
 from tests.azure.stage import LEASE, NOW, Stage
+from tests.support.http_proxy import Strike
 
 
 async def test_a_message_that_is_there_twice_runs_once(stage: Stage) -> None:

@@ -15,13 +15,13 @@ from jobq.errors import BackendUnavailable, BatchSealed, JobqError
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import Strike
 from jobq_azure.ledger import finishing
 from jobq_azure.ledger.pushes import LedgerPush
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.table_journal.entities import CHUNK_BYTES
 from tests.azure.ledger.ledger_stage import SOON, THEN, drained, finished, ledgered
 from tests.azure.stage import LEASE, NOW, Stage
+from tests.support.http_proxy import Strike
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,12 +16,12 @@ from jobq.settings import Settings
 from jobq.settlement import Complete
 from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
-from jobq.testing.http_proxy import HttpProxy, Strike
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.ledger.ledger_stage import NAME, finished, ledgered
 from tests.azure.payloads.payload_stage import large_task
 from tests.azure.stage import LEASE, NOW, Stage, make_container
 from tests.process.stage import QUICK
+from tests.support.http_proxy import HttpProxy, Strike
 
 _TIMES = 8  # more than twice what a task may crash
 

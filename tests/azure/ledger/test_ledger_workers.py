@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 
 from jobq.batches import BatchState
-from jobq.testing.http_proxy import Strike
 from jobq_azure.table_journal.client import TableWire, Verb, Write
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, ledgered, pushed
 from tests.azure.ledger.sites import SERVICES, Service, Site, sited
 from tests.azure.stage import Stage
+from tests.support.http_proxy import Strike
 
 _TABLES: Final = {"JOBQ_JOURNAL": "tables"}
 _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID" != s7.7 || exit 3'

@@ -16,12 +16,12 @@ from jobq.errors import (
 )
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task, TaskResult
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import backend, large_payloads
 from jobq_azure.storage.large_payloads import CONTAINER
 from jobq_azure.storage.message_format import MessageContent, MessageNotes
 from tests.azure.payloads.payload_stage import LARGE, blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, eventually, make_container
+from tests.support.http_proxy import Strike
 
 
 async def test_payload_that_is_gone_ends_as_dead_letter_and_harms_nobody(stage: Stage) -> None:

@@ -19,13 +19,13 @@ from jobq.errors import (
 )
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
-from jobq.testing.http_proxy import Strike
 from jobq_azure.storage import large_payloads
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.large_payloads import CONTAINER
 from tests.azure.emulator import ACCOUNT
 from tests.azure.payloads.payload_stage import blobs_of, delete_blobs, large_task, no_blobs, push_as_cli
 from tests.azure.stage import LEASE, NOW, Stage, make_container
+from tests.support.http_proxy import Strike
 
 
 async def test_a_large_task_comes_back_whole_and_its_blob_goes_with_it(stage: Stage) -> None:
