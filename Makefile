@@ -96,7 +96,11 @@ lint:
 	@$(BIN)/mypy
 
 night: $(STAMP) $(SERVICES) ## all that takes hours, with its records in build/reliability: make night [HOURS=8]
-	@$(BIN)/python -m tests.reliability night --hours $(or $(HOURS),8)
+	@failed=0; \
+	$(BIN)/python -m tests --tier night --timeout 3600 || failed=1; \
+	$(BIN)/python -m tests.versions || failed=1; \
+	$(BIN)/python -m tests.reliability night --hours $(or $(HOURS),8) || failed=1; \
+	exit $$failed
 
 format: $(STAMP) ## format, and mend what can be mended
 	@$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""Runs the quick part of the tests on each Python that this machine has: `make versions`.
+"""Runs the quick part of the tests on each Python that this machine has: a part of `make night`.
 
 Each Python has an environment of its own, .venv-3.N, as with `make test PYTHON=python3.N`. The exit code is 1 when the
 tests failed on one of them. Any Python 3 can run this file.

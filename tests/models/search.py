@@ -107,7 +107,7 @@ class Case(Generic[StateT]):
         model: that.
         breaks: the rule that must be found broken, as `Model.broken` begins; "" = all must hold.
         least: how many states there must be, so that a model that lost most of its steps does not pass.
-        is_long: whether it is left to `make soak` and `python -m tests.models`.
+        is_long: whether it is left to `make night` and `python -m tests.models`.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """`jobq_http` keeps the protocol: every case of both suites, over a service in a process of its own.
 
-The service stands on SQLite, which costs the least; `test_on_postgres` does the same on PostgreSQL (soak).
+The service stands on SQLite, which costs the least; `test_on_postgres` does the same on PostgreSQL (at night).
 """
 
 import asyncio

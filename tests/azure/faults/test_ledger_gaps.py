@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 
-# Of each test some of the gaps; all of them in `make soak`.
+# Of each test some of the gaps; all of them in `make night`.
 @pytest.fixture(params=[5, pytest.param(1, marks=[pytest.mark.night, pytest.mark.timeout(1800)])], ids=["some", "all"])
 def every(request: pytest.FixtureRequest) -> int:
     found: int = request.param
