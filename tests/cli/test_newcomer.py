@@ -2,287 +2,25 @@
 
 import json
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 import jobq as jobq_package
-from jobq.backend import Backend
 from jobq.errors import MalformedTask
-from jobq.journal.store import journal_of
 from jobq.queue import connect as jobq_connect
-from jobq.task import Budgets, Task
+from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
-
-_AS_PUSHED = Budgets(retries=3, preemptions=100, crashes=3)
-TYPED: list[tuple[str, str, int]] = [
-    ("jobq", "Usage: jobq [QUEUE] COMMAND", 2),
-    ("jobq help", "Queue commands.", 0),
-    ("jobq demo help", "Queue commands.", 0),
-    ("jobq demo help push", "jobq demo push -c", 0),
-    ("jobq help dead list", "Usage: jobq [QUEUE] dead list", 0),
-    ("jobq --json demo size", "it stands behind the command, as in: jobq demo size --json", 2),
-    ("jobq demo --json size", "it stands behind the command, as in: jobq demo size --json", 2),
-    ("jobq demo checkpoint --json x", "No such option '--json'", 2),
-    ("jobq demo clear --force", "no such option '--force'; it is --yes", 2),
-    ("jobq demo delete --yes", "no such option '--yes'; leave it out: nothing is asked; a filled queue is deleted", 2),
-    ("jobq help push", "jobq demo push -c", 0),
-    ("jobq --help", "Queue commands.", 0),
-    ("jobq --version", "jobq ", 0),
-    ("jobq demo", "no command after 'demo', which is taken for the queue", 2),
-    ("jobq push", "which queue? Write `jobq QUEUE push ...`, as in `jobq demo push`, or set JOBQ_QUEUE", 2),
-    ("jobq psuh -c true", "no such command 'psuh'; did you mean 'push'?", 2),
-    ("jobq demo psuh tasks.txt", "no such command 'psuh'; did you mean 'push'?", 2),
-    ("jobq demo submit -c true", "no such command 'submit'; did you mean 'push'?", 2),
-    ("jobq demo ls", "no such command 'ls'; did you mean 'peek'?", 2),
-    ("jobq ls", "no command after 'ls', which is taken for the queue; did you mean 'queues'?", 2),
-    ("jobq list", "did you mean 'queues'?", 2),
-    ("jobq queues", "queues.db does not exist; the first push makes it", 4),
-    ("jobq demo list", "no such command 'list'; did you mean 'peek', 'ps' or 'dead list'?", 2),
-    ("jobq demo results", "of which batch? --batch NAME; `jobq demo batch list` shows them, `jobq demo status ID`", 2),
-    ("jobq demo rm 01a2", "no such command 'rm'; did you mean 'cancel', 'delete', 'clear' or 'dead purge'?", 2),
-    ("jobq demo drop", "did you mean 'delete', 'clear' or 'dead purge'?", 2),
-    ("jobq demo delete", "queue 'demo' does not exist", 4),
-    ("jobq demo dead delete 01a2", "no such command 'delete'; did you mean 'purge'?", 2),
-    ("jobq demo dead rm 01a2", "no such command 'rm'; did you mean 'purge'?", 2),
-    (
-        "jobq sw fanout sweep --csv sweep.csv -- a {lr}",
-        "a task for each record of a file: jobq sw push --each FILE.csv -- python train.py --lr={lr}",
-        2,
-    ),
-    ("jobq demo push -c", "Option '-c' requires an argument.", 2),
-    (
-        "jobq demo push 'echo hi'",
-        "cannot read echo hi: No such file or directory; it was taken for a file of commands; a command is given with",
-        2,
-    ),
-    (
-        "jobq demo push python train.py --lr 0.1",
-        "No such option '--lr'; a program and its arguments stand behind --, as in: -- python train.py --lr 0.1",
-        2,
-    ),
-    ("jobq demo push python train.py", "a program and its arguments stand behind --, as in: -- python train.py", 2),
-    ("jobq demo push -c true --retries 3", "No such option '--retries'", 2),
-    ("jobq demo push --num-workers 4 -c true", "no such option '--num-workers'; leave it out: tasks are pushed in", 2),
-    ("jobq demo size --conn-str x", "no such option '--conn-str'; set JOBQ_CONNECTION_STRING", 2),
-    ("jobq demo worker --no-heartbeat", "leave it out: the lease is always renewed, however short it is", 2),
-    (
-        "jobq demo pull --proc m:C",
-        "no such option '--proc'; leave it out for commands; a function is pushed with --call MODULE:FUNCTION",
-        2,
-    ),
-    ("jobq demo pull --visibility-timeout 1m", "it is --lease of `pull`, or JOBQ_VISIBILITY_TIMEOUT", 2),
-    ("jobq demo peek -n 0", "0 is not in the range 1<=x<=10000; -1 shows all that can be shown", 2),
-    ("jobq sb://mynamespace/q worker --visibility-timeout 10m", "a lock of Service Bus lasts 5 minutes at most", 3),
-    ("jobq demo push --resume monday --dedup-by-content tasks.txt", "leave out --dedup-by-content", 2),
-    ("jobq demo worker --workers 4", "no such option '--workers'; it is -n, as in -n 8", 2),
-    ("jobq demo worker --once", "no such option '--once'; `jobq demo pull` runs one task", 2),
-    ("jobq demo worker --forever", "no such option '--forever'; --idle-timeout 30d lets it wait on an empty queue", 2),
-    ("jobq demo worker --burst", "no such option '--burst'; leave it out: a worker ends when its queue is empty", 2),
-    ("jobq demo size --watch", "no such option '--watch'; `jobq demo top` follows a queue", 2),
-    ("jobq demo size --format json", "no such option '--format'; --json prints one object a line", 2),
-    ("jobq --queue demo size", "no such option '--queue'; the queue stands before the command", 2),
-    ("jobq -V", "no such option '-V'; it is --version", 2),
-    ("jobq version", "which is taken for the queue; it is `jobq --version`", 2),
-    ("jobq worker demo", "which queue? Write `jobq QUEUE worker ...`, as in `jobq demo worker`", 2),
-    ("jobq create demo", "which queue? Write `jobq QUEUE create ...`, as in `jobq demo create`", 2),
-    ("jobq push demo tasks.txt", "which queue? Write `jobq QUEUE push ...`, as in `jobq demo push`", 2),
-    ("jobq dead list demo", "which queue? Write `jobq QUEUE dead list ...`, as in `jobq demo dead list`", 2),
-    ("jobq config demo", "Got unexpected extra argument (demo)", 2),
-    ("JOBQ_QUEUE=demo jobq size demo", "Got unexpected extra argument (demo)", 2),
-    ("JOBQ_STORAGE=acct jobq size", "or set JOBQ_QUEUE; JOBQ_STORAGE names an account alone", 2),
-    ("JOBQ_LA_WORKSPACE_ID=x jobq demo size", "no variable of jobq; logs are JSON on standard error;", 4),
-    ("jobq demo status", "Missing argument 'ID...'. `size`, `stats` and `ps` are about the whole queue.", 2),
-    ("jobq demo stop", "no such command 'stop'; did you mean 'cancel' or 'pause'?", 2),
-    ("jobq demo kill 01a2", "no such command 'kill'; did you mean 'cancel'?", 2),
-    ("jobq demo info", "did you mean 'size', 'stats' or 'status'?", 2),
-    ("jobq demo purge", "did you mean 'clear', 'dead purge' or 'delete'?", 2),
-    ("jobq demo retry", "did you mean 'dead retry'?", 2),
-    ("jobq demo dead clear", "did you mean 'purge'?", 2),
-    ("jobq demo tail", "did you mean 'logs'?", 2),
-    ("jobq demo watch", "did you mean 'top'?", 2),
-    ("jobq demo show 01a2", "did you mean 'status', 'peek' or 'dead show'?", 2),
-    ("jobq run --resume-failed", "--resume-failed needs --queue-file", 2),
-    ("jobq demo worker -n four", "'four' is not a number from 1 to 4096", 2),
-    ("jobq demo worker -n 0", "'0' is not a number from 1 to 4096", 2),
-    ("jobq demo worker", "queue 'demo' does not exist; the first push makes it, or `jobq demo create`", 4),
-    ("JOBQ_QUEUE=demo jobq size", "the first push makes it, or `jobq create`", 4),
-    ("jobq sqlite://a.db/demo size --json", "the first push makes it, or `jobq sqlite://a.db/demo create`", 4),
-    ("jobq demo pull", "queue 'demo' does not exist; the first push makes it", 4),
-    ("jobq demo size", "queue 'demo' does not exist", 4),
-    ("jobq demo peek", "queue 'demo' does not exist", 4),
-    ("jobq demo dead list", "queue 'demo' does not exist", 4),
-    ("jobq demo status 01a2", "queue 'demo' does not exist", 4),
-    ("jobq ./rel.db/demo push -c true", "'./rel.db/demo' is no queue spec; did you mean sqlite://rel.db/demo?", 3),
-    ("jobq rel.db/demo push -c true", "did you mean sqlite://rel.db/demo?", 3),
-    ("jobq jobs.db push -c true", "a queue in that file is sqlite://jobs.db/demo", 3),
-    ("jobq ~/q push -c true", "did you mean q (a queue of this machine), or sqlite://", 3),
-    ("jobq sqlite:rel.db/demo push -c true", "did you mean sqlite://rel.db/demo?", 3),
-    ("jobq sqlite:///jobs.db push -c true", "its last part is the queue, as in sqlite:///jobs.db/demo", 3),
-    ("jobq /demo push -c true", "did you mean demo (a queue of this machine), or sqlite:///jobs.db/demo", 3),
-    ("jobq sqlite:///hoem/me/jobs.db/demo push -c true", "the folder /hoem/me does not exist; if that is no slip", 3),
-    ("jobq sqlite://no/where/jobs.db/demo create", "does not exist; if that is no slip, make it: mkdir -p no/where", 3),
-    ("jobq sqlite://no/where/jobs.db/demo size", "the folder no/where does not exist; if that is no slip, make", 4),
-    ("jobq sb://space/q", "no command after 'sb://space/q', which is taken for the queue", 2),
-    ("jobq demo:push -c true", "no such command 'demo:push'; did you mean 'push'?", 2),
-    ("jobq http://127.0.0.1:8000 size", "its last part is the queue, as in http://127.0.0.1:8000/demo", 3),
-    ("jobq https://acct.queue.core.windows.net/jobs size", "did you mean acct/jobs?", 3),
-    (
-        "AZURE_TOKEN_CREDENTIALS=EnvironmentCredential jobq data/jobs push -c true",
-        "data/jobs is a Storage Queue, and a queue in a file would be sqlite://data/jobs.db/demo",
-        3,
-    ),
-    ("jobq ftp://x/demo push -c true", "no installed backend serves ftp://; known here:", 3),
-    ("jobq postgresql://me:secret@h/d/q size", "a password does not belong into a queue spec", 3),
-    ("jobq memory://here/demo push -c true", "memory:// lives in one process and ends with this command", 3),
-    ("jobq 'a b' push -c true", "'a b' is not a queue name, or a spec that ends in one", 3),
-    ("jobq Acct/q push -c true", "is not the name of a storage account: 3 to 24 lower-case letters and digits", 3),
-    ("jobq run nothing.txt", "cannot read nothing.txt: No such file or directory", 2),
-    ("jobq demo push tasks.txt", "cannot read tasks.txt: No such file or directory", 2),
-    ("jobq config --chnged", "No such option '--chnged'", 2),
-    ("jobq demo worker --num-retries 0", "'--num-retries'; it is a task's, given when that is pushed: push --num-", 2),
-    ("jobq demo worker --timeout 5m", "no such option '--timeout'; it is a task's, given when that is pushed", 2),
-    ("jobq run -P 8 tasks.txt", "no such option '-P'; it is -n, as in -n 8", 2),
-    ("jobq demo worker -j 2", "no such option '-j'; it is -n, as in -n 8", 2),
-    ("jobq demo push -c true --timeout 0", "Invalid value for '--timeout': must be more than 0", 2),
-    ("jobq demo fanout n --lines f --timeout 0s -c true", "Invalid value for '--timeout': must be more than 0", 2),
-    ("jobq demo push -c true --timeout abc", "'abc' is not a duration; write a number with ms, s, m, h, d or w", 2),
-    ("jobq demo push -c ''", "it is empty", 2),
-    ("jobq demo push -c true --env NOPE", "there is no such variable here; write NOPE=VALUE", 2),
-    ("jobq demo push -c true --on-exit 3=maybe", "'maybe' is neither retry, nor fail, nor delay: with a duration", 2),
-    ("jobq demo push --call foo", "'foo' must name a function as package.module:function", 2),
-    ("jobq demo push -c true --wait-timeout 3s", "--wait-timeout goes with --wait", 2),
-    ("jobq demo push -c echo hi", "cannot read hi: No such file or directory; -c takes a whole command as one word", 2),
-    ("jobq demo push -c echo hi you", "extra argument (you); -c takes a whole command as one word: -c 'echo hello'", 2),
-    ("jobq demo fanout s --lines nofile -- wc {line}", "cannot read nofile: No such file or directory", 2),
-    ("jobq demo push --", "no program after `--`", 2),
-    ("jobq demo push -c true --id 'b c'", "id: must be 1 to 100 letters, digits or", 2),
-    ("jobq demo worker --memory-limit 5", "too little for any program; was a unit left out, as in 5M?", 3),
-    ("jobq demo worker --log-format jsn", "'jsn' is not one of", 2),
-    ("jobq demo logs", "Missing argument 'ID'", 2),
-    ("jobq demo logs 01a2", "queue 'demo' does not exist", 4),
-    ("jobq demo cancel 01a2", "queue 'demo' does not exist", 4),
-    ("jobq demo ps", "queue 'demo' does not exist", 4),
-    ("jobq demo stats", "queue 'demo' does not exist", 4),
-    ("jobq demo clear --yes", "queue 'demo' does not exist", 4),
-    ("jobq demo clear", "there is no terminal to ask on; add --yes", 2),
-    ("jobq demo run tasks.txt", "run has a queue of its own: write `jobq run ...`", 2),
-    ("jobq run -c 'echo hi'", 'uses none of its arguments, so all jobs would be the same: write "$ARG_1" where', 2),
-    ("jobq run -c 'echo hi'", "commands by themselves come from a FILE or a pipe: echo 'echo hello' | jobq run", 2),
-    ("jobq run python train.py", "unexpected extra argument", 2),
-    ("jobq run 'echo hi'", "cannot read echo hi: No such file or directory; commands come from a FILE or a pipe", 2),
-    ("jobq run --resume", "--resume needs --queue-file", 2),
-    ("jobq demo lease run nightly", "which program? Write it after `--`", 2),
-    ("jobq demo dead lst", "no such command 'lst'; did you mean 'list'?", 2),
-    ("jobq --quiet --verbose demo size", "--quiet and --verbose contradict each other", 2),
-]
-
-
-# On a queue with tasks and a dead letter, see `filled`.
-TYPED_LATER: list[tuple[str, str, int]] = [
-    ("jobq demo push --id train-1 -c 'echo one'", "queued 0 tasks on demo; 1 was there already, and nothing", 0),
-    ("jobq demo push --id train-1 -c 'echo two'", "task id 'train-1' is taken by a task with another payload", 1),
-    ("jobq demo push --id train-2 -c 'echo two'", "queued 1 task on demo", 0),
-    ("jobq demo push named.txt", "queued 1 task on demo; 1 was there already, and nothing was changed", 0),
-    ("jobq demo push bad.txt", "go on behind it with: tail -n +3 bad.txt | jobq demo push -", 2),
-    ("jobq demo push same.txt", "tasks such as those of same.txt wait on demo already", 0),
-    ("jobq demo push same.txt -q", "", 0),
-    ("jobq demo push --resume s1 same.txt", "queued 1 task on demo", 0),
-    ("jobq run --queue-file run.db same.txt", "1 done, 0 failed in", 0),
-    ("jobq run --queue-file run.db same.txt", "; the queue is kept: sqlite://run.db/run", 0),
-    ("jobq demo push list.json", "list.json, line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
-    ("jobq demo push lines.json", "line 1: JSON in a list; jq -c '.[]' FILE writes one object a line", 2),
-    ("jobq demo push object.json", "line 1: JSON over several lines; jq -c . FILE writes one object a line", 2),
-    ("jobq demo push script.sh", "script.sh begins as a script does (#!), and each of its lines becomes a task", 0),
-    ("jobq demo peek", "train-12 0 echo twelve", 0),
-    ("jobq demo peek --full", "train-12 0 echo twelve", 0),
-    ("jobq demo peek -n 0", "0 is not in the range", 2),
-    ("jobq demo ps", "nothing runs", 0),
-    ("jobq demo ps --full", "nothing runs", 0),
-    ("jobq demo status train-", "train- is a part of several ids: train-1, train-12", 2),
-    ("jobq demo status rain-12", "rain-12 is train-12", 0),
-    ("jobq demo status train-1", "state: ready", 0),
-    ("jobq demo status nothing", "no task with the id nothing is known", 4),
-    ("jobq demo logs ain-12", "ain-12 is train-12", 0),
-    ("jobq demo logs in-1", "in-1 is a part of several ids", 2),
-    ("jobq demo history ain-12", "now: ready", 0),
-    ("jobq demo cancel ain-12", "no task with the id ain-12 is known", 4),
-    ("jobq demo cancel gone-task", "gone-task was canceled already", 0),
-    ("jobq demo cancel gone-task", "canceled 0 tasks that waited", 0),
-    ("jobq demo cancel train", "no task with the id train is known", 4),
-    ("jobq demo cancel", "give the IDs of tasks, or --where, or --all; one of them", 2),
-    ("jobq demo cancel --all", "there is no terminal to ask on; add --yes", 2),
-    ("jobq demo dead list", "failed 4 times; last: exit code 3 exit 3", 0),
-    ("jobq demo dead list --full", "failed 4 times; last: exit code 3 exit 3", 0),
-    ("jobq demo dead show lost", "description: failed 4 times; last: exit code 3", 0),
-    ("jobq demo dead show los", "no dead letter with the id los", 4),
-    ("jobq demo dead show lost-ta", "lost-ta is lost-task", 0),
-    ("jobq demo dead retry lost", "no dead letter with the id lost", 4),
-    ("jobq demo dead purge lost", "no dead letter with the id lost", 4),
-    ("jobq demo dead retry", "give the IDs of dead letters (`dead list` shows them), or --all", 2),
-    ("jobq demo cancel --where command=echo", "nothing is exactly so; * stands for anything", 0),
-    ("jobq demo stats", "attempts ended in the last 1h: none", 0),
-    ("jobq queues", "demo empty", 0),
-    ("jobq demo delete", "demo holds 2 tasks and 1 dead letter; --force deletes it all the same", 2),
-    ("jobq empty delete", "queue empty is deleted", 0),
-    ("jobq deom worker", "queue 'deom' does not exist (did you mean 'demo'?); the first push makes it, or", 4),
-    ("jobq nothing-here queues", "demo empty", 0),
-    ("jobq demo size", "visible leased scheduled dead 2 0 0 1", 0),
-    ("jobq empty pull", "no task on empty", 4),
-    ("jobq empty pull --json", '{"id": null, "result": "none"}', 4),
-    (
-        "jobq empty worker --visibility-timeout 5s",
-        "a lease of 5s is shorter than 10s; raise --visibility-timeout to 10s",
-        3,
-    ),
-    (
-        "JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 30s",
-        "lower JOBQ_LOCK_LOST_GRACE below 9s, or raise --visibility-timeout to 34s",
-        3,
-    ),
-    ("JOBQ_LOCK_LOST_BEHAVIOR=sigterm jobq empty worker --visibility-timeout 34s", "worker stopped", 0),
-    ("jobq postgresql://127.0.0.1:1/db/q size", "127.0.0.1:1/db: cannot connect (ConnectionRefusedError: Connect", 75),
-    ("jobq postgresql://127.0.0.1:1/db/q size", "Does the server run there, and is its port open to this machine?", 75),
-    ("jobq http://127.0.0.1:1/q size", "does `jobq serve` run there, and is its port open to this machine?", 75),
-]
+from tests.cli.test_wording import fill
 
 
 @pytest.fixture
 def filled(jobq: Jobq) -> Jobq:
-    jobq.kill_tasks(Task(id="lost-task", command="exit 3"))
-    jobq.fill(
-        Task.new(id="train-1", command="echo one", budgets=_AS_PUSHED), Task.new(id="train-12", command="echo twelve")
-    )
-    jobq.fill(Task(id="gone-task", command="true"))
-    jobq.inside(lambda backend: journal_of(backend).cancel(["gone-task"]))
-    (jobq.folder / "same.txt").write_text("echo one\n")
-    (jobq.folder / "bad.txt").write_text('true\n{"command": 3}\ntrue\n')
-    (jobq.folder / "list.json").write_text('[{"cmd": "true"}, {"cmd": "true"}]')
-    (jobq.folder / "lines.json").write_text('[\n  {"cmd": "true"}\n]\n')
-    (jobq.folder / "object.json").write_text('{\n  "cmd": "true"\n}\n')
-    (jobq.folder / "script.sh").write_text("#!/bin/sh\ntrue\n")
-    lines = [{"id": "train-1", "command": "echo one"}, {"id": "train-3", "command": "true"}]
-    (jobq.folder / "named.txt").write_text("\n".join(map(json.dumps, lines)))
-
-    async def empty(backend: Backend) -> None:
-        await backend.create()
-
-    jobq.inside(empty, "empty")
+    fill(jobq)
     return jobq
-
-
-@pytest.mark.parametrize(("typed", "said", "code"), TYPED_LATER, ids=[typed for typed, _, _ in TYPED_LATER])
-def test_typed_later(filled: Jobq, typed: str, said: str, code: int) -> None:
-    before, after = typed.split("jobq ", 1)
-    env = dict(word.split("=", 1) for word in before.split())
-    result = filled(*shlex.split(after), env=env, code=code)
-    assert said in " ".join((result.out + result.err).split()), result
-    assert "Traceback" not in result.err
 
 
 def test_people_read_their_own_time_and_programs_utc(filled: Jobq) -> None:
@@ -417,16 +155,6 @@ def test_the_folder_of_the_queues(jobq: Jobq) -> None:
     assert f"in use: {jobq.home}" in jobq("config").out
     (home,) = [each for each in jobq("config", "--json").objects if each["setting"] == "home"]
     assert home["in_use"] == str(jobq.home)
-
-
-@pytest.mark.parametrize(("typed", "said", "code"), TYPED, ids=[typed for typed, _, _ in TYPED])
-def test_typed(jobq: Jobq, typed: str, said: str, code: int) -> None:
-    before, after = typed.split("jobq", 1)
-    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(after)]
-    result = jobq(*words, env=dict(word.split("=", 1) for word in before.split()), code=code)
-    assert said in " ".join((result.out + result.err).split()), result
-    assert "Traceback" not in result.err
-    assert not list(jobq.home.glob("*.db")), "a slip makes no queue anywhere"
 
 
 def test_the_variables_of_ai4s_jobq_mean_no_queue_of_this_machine(jobq: Jobq) -> None:
