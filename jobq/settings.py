@@ -260,11 +260,11 @@ class Settings(Checked):
         "Whether a guardian owns the tasks; off is weaker, and the worker says how.",
         default="on",
     )
-    containment: Literal["auto", "cgroup", "pidns", "off"] = kinds.setting(
-        kinds.one_of("auto", "cgroup", "pidns", "off"),
+    containment: Literal["auto", "cgroup", "off"] = kinds.setting(
+        kinds.one_of("auto", "cgroup", "off"),
         "What holds a worker's tasks together for the kernel: auto = a control group where this user may make one"
-        " and no task would notice; cgroup = one in any case, or the worker refuses to start; pidns = a PID"
-        " namespace for each attempt, likewise. `jobq config` says what it comes to here.",
+        " and no task would notice; cgroup = one in any case, or the worker refuses to start; off = none."
+        " `jobq config` says what it comes to here.",
         default="auto",
     )
     event_loop: Literal["asyncio", "uvloop"] = kinds.setting(

@@ -1,8 +1,7 @@
 """How the guardian starts a task: the child arms, connects, and executes or ends (P2).
 
 A task is started by the launcher, a small program in C (`launcher.c`), where there is one: it takes a third of the
-CPU of a fork of Python. Elsewhere, for a task in a PID namespace of its own, and for one of another user, the guardian
-forks, and `become` does the same.
+CPU of a fork of Python. Elsewhere, and for a task of another user, the guardian forks, and `become` does the same.
 """
 
 import contextlib
@@ -16,9 +15,6 @@ from jobq.run.guardian.protocol import Message
 from jobq.run.process import kernel
 
 _MOST_BLOWS = 100  # of one attempt, where other guardians' hit ours
-TYPE_CHECKING = False  # as in `typing`
-if TYPE_CHECKING:
-    from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 
 def launch_task(launcher: str, message: Message, stdout: int, stderr: int, report: int) -> int:
@@ -44,25 +40,15 @@ def launch_task(launcher: str, message: Message, stdout: int, stderr: int, repor
     )
 
 
-def fork_task(
-    message: Message, stdout: int, stderr: int, report: int, namespaces: "PidNamespaces | None"
-) -> tuple[int, int]:
-    """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
-    if namespaces is None:
-        me = os.getpid()
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, me)
-        return pid, 0
-    try:
-        init = namespaces.enter()  # without a leader it is a stray
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, None)
-    finally:
-        namespaces.leave()
-    return pid, init
+def fork_task(message: Message, stdout: int, stderr: int, report: int) -> int:
+    """Return the number of a leader. Raises OSError."""
+    guardian = os.getpid()
+    if (pid := kernel.fork()) == 0:
+        become(message, stdout, stderr, report, guardian)
+    return pid
 
 
-def become(message: Message, stdout: int, stderr: int, report: int, guardian: int | None) -> None:
+def become(message: Message, stdout: int, stderr: int, report: int, guardian: int) -> None:
     """In the child: arm, connect, execute; never returns.
 
     Args:
@@ -70,20 +56,16 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
         stdout: to be its standard output.
         stderr: to be its standard error.
         report: where to write why it does not execute.
-        guardian: the number of our parent; None = this is a PID namespace of the task's, whose init sees to that.
+        guardian: the number of our parent.
     """
     stage = "program"
     try:
         os.setsid()
         kernel.become_subreaper()
-        if guardian is None:
-            from jobq.run.guardian.pid_namespaces import show_own_processes  # noqa: PLC0415 - it is there by now
-
-            show_own_processes()
         if message.get("user") is not None:
             _become_user(message["user"], (stdout, stderr))
         kernel.die_with_parent()  # which a change of user would undo
-        if guardian is not None and os.getppid() != guardian:
+        if os.getppid() != guardian:
             os._exit(127)  # the guardian died before this process was armed
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):

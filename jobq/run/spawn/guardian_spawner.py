@@ -68,7 +68,7 @@ class GuardianSpawner:
 
     Attributes:
         lost: set when the guardian is gone: nothing can be started any more.
-        contained_by: what holds the tasks together: "cgroup", "pidns", or "off" for nothing.
+        contained_by: what holds the tasks together: "cgroup", or "off" for nothing.
 
     Raises:
         ConfigurationError: on entering, when there is no guardian to be had, or not what is to hold the tasks together.
@@ -308,9 +308,7 @@ class GuardianSpawner:
 
     def _note_containment(self, hello: Message) -> None:
         self._handle.group = ControlGroup(hello.get("group", ""))
-        if hello.get("namespaces"):
-            self.contained_by = containment.PIDNS
-        elif self._handle.group.path:
+        if self._handle.group.path:
             self.contained_by = containment.CGROUP
         try:
             containment.check(self._contained, containment.ContainmentInUse(self.contained_by, hello.get("why", "")))
