@@ -164,18 +164,6 @@ class Settings(Checked):
     task_env: Literal["inherit", "clean"] = kinds.setting(
         kinds.one_of("inherit", "clean"), "Whether tasks inherit the worker's environment.", default="inherit"
     )
-    task_user: str | None = kinds.setting(
-        kinds.text,
-        "As whom tasks run, with no new privileges, a umask of 077 and no core files; of a range each slot has one"
-        " user, and nothing that runs as it outlives an attempt. The worker has to be root.",
-        unset="the worker's own user",
-        accepts="a name or number, or a range such as 2000-2063",
-    )
-    task_max_processes: int | None = kinds.setting(
-        kinds.count(1),
-        "How many processes a user of JOBQ_TASK_USER may have (RLIMIT_NPROC).",
-        unset="as many as the worker's",
-    )
     allow_commands: tuple[str, ...] = kinds.setting(
         kinds.words,
         "The only programs that a worker runs, where it is set: the first word of commands without a shell; or,"

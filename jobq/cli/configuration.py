@@ -116,6 +116,7 @@ _OPTIONS: Final = frozenset(
         "tags",
         "pin",
         "reserve",
+        "onward_queues",
         "num_retries",
         "max_crashes",
         "max_preemptions",
@@ -124,7 +125,6 @@ _OPTIONS: Final = frozenset(
         "stop_grace",
         "idle_timeout",
         "max_consecutive_failures",
-        "task_user",
         "time_limit",
         "memory_limit",
         "load",
@@ -139,7 +139,6 @@ _OPTIONS: Final = frozenset(
         "log_dir",
         "checkpoint_store",
         "on_exit",
-        "onward_queues",
     }
 )
 _NAMED_OTHERWISE: Final = {  # what a task finds of its grant has the plain names: JOBQ_CPUS

@@ -76,10 +76,6 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     text="Start the worker again when a signal killed it, at most so often.", default="0",
 )  # fmt: skip
 @option(
-    "--task-user", metavar="USER", default="the worker's own user",
-    text="Run tasks as another user, or as one of a range for each slot (2000-2063); takes root.",
-)  # fmt: skip
-@option(
     "--guardian", type=click.Choice(["on", "off"]),
     text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
 )  # fmt: skip

@@ -1,20 +1,13 @@
 """How the guardian starts a task: the child arms, connects, and executes or ends (P2).
 
 A task is started by the launcher, a small program in C (`launcher.c`), where there is one: it takes a third of the
-CPU of a fork of Python. Elsewhere, and for a task of another user, the guardian forks, and `become` does the same.
+CPU of a fork of Python. Elsewhere the guardian forks, and `become` does the same.
 """
 
-import contextlib
-import errno
 import os
-import resource
-import signal
-import stat
 
 from jobq.run.guardian.protocol import Message
 from jobq.run.process import kernel
-
-_MOST_BLOWS = 100  # of one attempt, where other guardians' hit ours
 
 
 def launch_task(launcher: str, message: Message, stdout: int, stderr: int, report: int) -> int:
@@ -62,9 +55,7 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
     try:
         os.setsid()
         kernel.become_subreaper()
-        if message.get("user") is not None:
-            _become_user(message["user"], (stdout, stderr))
-        kernel.die_with_parent()  # which a change of user would undo
+        kernel.die_with_parent()
         if os.getppid() != guardian:
             os._exit(127)  # the guardian died before this process was armed
         null = os.open("/dev/null", os.O_RDONLY)
@@ -83,48 +74,3 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
     except BaseException:  # noqa: BLE001 - a child must not run on as a second guardian
         os.write(report, f"{stage}:0".encode("ascii"))
     os._exit(127)
-
-
-def _become_user(user: Message, outputs: tuple[int, int]) -> None:
-    """Run on as another user, for good (docs/deployment.md)."""
-    for output in outputs:
-        if stat.S_ISFIFO(os.fstat(output).st_mode):  # the worker's own; what writes to /dev/stdout opens it anew
-            os.fchown(output, user["uid"], user["gid"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if user["processes"] is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (user["processes"], user["processes"]))
-    os.umask(0o077)
-    os.setgroups([])
-    os.setresgid(user["gid"], user["gid"], user["gid"])
-    os.setresuid(user["uid"], user["uid"], user["uid"])
-    kernel.gain_no_privileges()
-
-
-def kill_all_of_user(uid: int) -> None:
-    """Kill whatever runs as this user, at one blow: as that user, which spares who sends it alone (kill(2)).
-
-    Raises:
-        OSError: no process could be had for it, or none that may become that user and no more than that.
-    """
-    for _ in range(_MOST_BLOWS):
-        if not os.WIFSIGNALED(status := _blow(uid)):
-            break  # else that of another guardian has hit it, which is nobody's, too: a blow for another user
-    if status:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-def _blow(uid: int) -> int:
-    """Kill whatever runs as this user, from a process that ends by that; return its status."""
-    pid = kernel.fork()
-    if pid == 0:
-        code = 1
-        try:
-            # Who is killed must not be able to kill or stop this process.
-            os.setresuid(kernel.NOBODYS, uid, kernel.NOBODYS)
-            if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)
-                code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1]

@@ -8,7 +8,7 @@ import time
 
 from jobq.run.guardian import held_up
 from jobq.run.guardian.protocol import Message
-from jobq.run.guardian.start_process import fork_task, kill_all_of_user, launch_task
+from jobq.run.guardian.start_process import fork_task, launch_task
 from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
@@ -97,7 +97,7 @@ class System:
 
     def _launched(self, message: Message, stdout: int, stderr: int, report: int) -> int:
         """Return the number of a leader that the launcher becomes; 0 = it is to be forked."""
-        if not self._launcher or message.get("user") is not None:
+        if not self._launcher:
             return 0
         try:
             return launch_task(self._launcher, message, stdout, stderr, report)
@@ -137,10 +137,6 @@ class System:
     def killpg(self, group: int, number: int) -> None:
         """Send a signal to a process group. Raises ProcessLookupError, PermissionError."""
         os.killpg(group, number)
-
-    def kill_all_of_user(self, uid: int) -> None:
-        """See `fork.kill_all_of_user`."""
-        kill_all_of_user(uid)
 
     def ended_child(self) -> int | None:
         """Return the number of a child that has ended and is not reaped; None = there is none."""

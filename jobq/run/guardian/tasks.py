@@ -68,13 +68,8 @@ class Tasks:
 
     def spawn(self, message: Message, stdout: int, stderr: int) -> TaskProcess:
         """Fork a task; whether exec works is written to `status`. Raises OSError, see `System.start`."""
-        user = message.get("user")
-        own_user: int = user["uid"] if user and user["is_alone"] else 0
-        if own_user:  # of an attempt whose guardian was killed
-            self._system.kill_all_of_user(own_user)
         pid, status = self._system.fork_task(message, stdout, stderr)
         leader = TaskProcess(message["id"], pid, status, message["deadline"])
-        leader.own_user = own_user
         self._by_id[leader.id] = self._by_pid[pid] = leader
         return leader
 
@@ -214,9 +209,6 @@ class Tasks:
             leader.sweep_until = self._clock.seconds() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
-            if leader.own_user:
-                with contextlib.suppress(OSError):  # no process for it: the next attempt of that user begins with it
-                    self._system.kill_all_of_user(leader.own_user)
             del self._by_pid[pid]
             del self._by_id[leader.id]
             self._sweeping.append(leader)

@@ -215,7 +215,6 @@ class GuardianSpawner:
             "unset": unset,
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
-            "user": _user_of(launch),
             "cpus": list(launch.cpu_ids),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
@@ -366,12 +365,6 @@ def _disown_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_inherited)
-
-
-def _user_of(launch: Launch) -> Message | None:
-    if (user := launch.user) is None:
-        return None
-    return {"uid": user.uid, "gid": user.gid, "is_alone": user.is_alone, "processes": launch.max_processes}
 
 
 def _start_guardian(options: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
