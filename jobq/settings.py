@@ -108,14 +108,6 @@ class Settings(Checked):
         unset="the budgets alone decide",
         accepts="rules, separated by commas",
     )
-    onward_queues: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "The queues to which a worker sends tasks on whose exit rule says `queue:NAME`; where the name is another,"
-        " the task becomes a dead letter.",
-        default=(),
-        unset="none",
-        accepts="names of queues, separated by commas",
-    )
     max_crashes: int = kinds.setting(kinds.count(0), "Crashes and lost leases that `push` forgives a task.", default=3)
     max_preemptions: int = kinds.setting(
         kinds.count(0), "How often a task may be given back, as `push` sets it.", default=100

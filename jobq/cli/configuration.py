@@ -116,7 +116,6 @@ _OPTIONS: Final = frozenset(
         "tags",
         "pin",
         "reserve",
-        "onward_queues",
         "num_retries",
         "max_crashes",
         "max_preemptions",

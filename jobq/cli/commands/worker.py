@@ -95,10 +95,6 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     text="Give each task a JOBQ_CHECKPOINT_DIR, whose files `jobq checkpoint --dir` saves there: a folder that all"
     " workers share, or az://ACCOUNT/CONTAINER.",
 )  # fmt: skip
-@option(
-    "--onward-queues", metavar="NAMES", default="none",
-    text="Queues to which tasks may go on by a rule of theirs (push --on-exit WHEN=queue:NAME), separated by commas.",
-)  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(
     "--json", "as_json", is_flag=True,
