@@ -108,14 +108,6 @@ class Settings(Checked):
         unset="the budgets alone decide",
         accepts="rules, separated by commas",
     )
-    onward_queues: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "The queues to which a worker sends tasks on whose exit rule says `queue:NAME`; where the name is another,"
-        " the task becomes a dead letter.",
-        default=(),
-        unset="none",
-        accepts="names of queues, separated by commas",
-    )
     max_crashes: int = kinds.setting(kinds.count(0), "Crashes and lost leases that `push` forgives a task.", default=3)
     max_preemptions: int = kinds.setting(
         kinds.count(0), "How often a task may be given back, as `push` sets it.", default=100
@@ -163,18 +155,6 @@ class Settings(Checked):
     )
     task_env: Literal["inherit", "clean"] = kinds.setting(
         kinds.one_of("inherit", "clean"), "Whether tasks inherit the worker's environment.", default="inherit"
-    )
-    task_user: str | None = kinds.setting(
-        kinds.text,
-        "As whom tasks run, with no new privileges, a umask of 077 and no core files; of a range each slot has one"
-        " user, and nothing that runs as it outlives an attempt. The worker has to be root.",
-        unset="the worker's own user",
-        accepts="a name or number, or a range such as 2000-2063",
-    )
-    task_max_processes: int | None = kinds.setting(
-        kinds.count(1),
-        "How many processes a user of JOBQ_TASK_USER may have (RLIMIT_NPROC).",
-        unset="as many as the worker's",
     )
     allow_commands: tuple[str, ...] = kinds.setting(
         kinds.words,
@@ -260,11 +240,11 @@ class Settings(Checked):
         "Whether a guardian owns the tasks; off is weaker, and the worker says how.",
         default="on",
     )
-    containment: Literal["auto", "cgroup", "pidns", "off"] = kinds.setting(
-        kinds.one_of("auto", "cgroup", "pidns", "off"),
+    containment: Literal["auto", "cgroup", "off"] = kinds.setting(
+        kinds.one_of("auto", "cgroup", "off"),
         "What holds a worker's tasks together for the kernel: auto = a control group where this user may make one"
-        " and no task would notice; cgroup = one in any case, or the worker refuses to start; pidns = a PID"
-        " namespace for each attempt, likewise. `jobq config` says what it comes to here.",
+        " and no task would notice; cgroup = one in any case, or the worker refuses to start; off = none."
+        " `jobq config` says what it comes to here.",
         default="auto",
     )
     event_loop: Literal["asyncio", "uvloop"] = kinds.setting(

@@ -39,7 +39,7 @@ class Complete:
 
     Attributes:
         result: what it came to.
-        then: `done`, `canceled`, or `moved` to another queue.
+        then: `done` or `canceled`.
         record: for the journal; None = nothing is known of the attempt.
     """
 
@@ -50,7 +50,7 @@ class Complete:
 
     @property
     def final(self) -> str | None:
-        """What it has come to where that is not success: `canceled` or `moved`."""
+        """What it has come to where that is not success: `canceled`."""
         return None if self.then == "done" else self.then
 
     @property

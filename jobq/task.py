@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, Never, Self, TypeAlias, TypeVar
 
 from jobq.errors import MalformedTask
-from jobq.formats import exit_rules, strict_json, task_bounds, task_fields, task_ids, wire_v1, wire_v3
+from jobq.formats import strict_json, task_bounds, task_fields, wire_v1, wire_v3
 from jobq.formats.checked import Checked, FieldError, field, kind_of, nested
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.resources import request
@@ -23,7 +23,6 @@ from jobq.resources.request import Resources
 
 WIRE_VERSION: Final = 2
 MAX_BODY_BYTES: Final = 1024 * 1024
-_A_HOP_BYTES: Final = 160
 MAX_NEW_BYTES: Final = MAX_BODY_BYTES - 80  # five counts are raised later, by 51 digits at most, and one is added
 _SYNONYMS: Final = {"cmd": "command", "shell": "command", "args": "argv", "func": "call", "function": "call"} | {
     "cpu": "cpus",
@@ -194,8 +193,6 @@ class Task(Checked):
             raise FieldError(
                 f"exactly one of command, argv, call and kwargs says what to run (call takes kwargs), found {found}"
             )
-        if self.batch is not None:
-            _check_stays(self.on_exit)
 
     @classmethod
     def new(cls, *given: Never, **fields: Any) -> Self:
@@ -234,12 +231,9 @@ class Task(Checked):
 
         Those are the readers of a queue, requests over HTTP, and the start of a program.
         """
-        # Its id grows in each queue to which its rules send it; what was signed stays beside that.
-        onward = exit_rules.queues_of(self.on_exit) if self.on_exit else ()
-        most = MAX_NEW_BYTES - sum(len(queue) + _A_HOP_BYTES for queue in onward)
         body = self.encode()
-        if len(body) > most:
-            raise MalformedTask(f"{len(body)} bytes, at most {most} fit")
+        if len(body) > MAX_NEW_BYTES:
+            raise MalformedTask(f"{len(body)} bytes, at most {MAX_NEW_BYTES} fit")
         if len(body) > task_bounds.SMALL_BYTES:
             task_bounds.check_names("env", self.env)
             task_bounds.check_names("trace_context", self.trace_context)
@@ -288,7 +282,7 @@ class Task(Checked):
             if len(body) > MAX_BODY_BYTES:  # what a version before has written shorter must fit again (S7)
                 body = _EXPONENT.sub(_shortest, text).encode()
         else:
-            body = wire_v3.write(work, self.id, _write(self.as_dict(wire_v3.STATE)).encode())
+            body = wire_v3.write(work, _write(self.as_dict(wire_v3.STATE)).encode())
         if len(body) > MAX_BODY_BYTES:
             raise MalformedTask(f"{len(body)} bytes, at most {MAX_BODY_BYTES} fit")
         return body
@@ -319,15 +313,9 @@ class Task(Checked):
         """Return the same task with a batch and params, as JSON holds them; nothing that was signed changes.
 
         Raises:
-            MalformedTask: one is unknown or of a wrong type, or a task with such rules can be in no batch.
+            MalformedTask: one is unknown or of a wrong type.
         """
-        kept = _validated(_Kept, fields)
-        if kept.batch is not None:
-            try:
-                _check_stays(self.on_exit)
-            except FieldError as error:
-                raise MalformedTask(error.what, error.where) from None
-        return self.copied(kept.__dict__)
+        return self.copied(_validated(_Kept, fields).__dict__)
 
     def requeued(self, *, failures: int = 0, preemptions: int = 0, ends: int = 1, misfits: int = 0) -> "Task":
         """Return the next generation, with its counters raised by this much; see `Counters.raised`."""
@@ -343,35 +331,11 @@ class Task(Checked):
         ends, misfits = self.counters.ends + 1, self.counters.misfits + misfits
         return self.copied({"counters": self.counters.copied({"ends": ends, "misfits": misfits})})
 
-    def sent_on(self, queue: str, origin: str) -> "Task":
-        """Return the same work as it is pushed to another queue: fresh budgets, a new id that is always the same.
-
-        Rules that send it there have been used up, so the way through the queues ends. The id holds a count, since a
-        queue that it comes back to would take its former one for a repetition (S8), and stands for this life of this
-        task alone: another queue's task of this id, or a later one, must not be taken for it, and dropped (S1).
-
-        Args:
-            queue: where it goes on.
-            origin: the queue that it comes from.
-        """
-        first, hops = self.id, 0
-        if self.work is not None and self.work.hops:
-            first, hops = self.work.first_id, len(self.work.hops)
-        id_ = task_ids.sent_on(first, hops + 1, f"{origin} {self.epoch} {self.created} {self.id}")
-        rules = tuple(rule for rule in self.on_exit or () if not rule.endswith(f"=queue:{queue}"))
-        work = self.work and replace(self.work, hops=(*self.work.hops, queue), ledger=None)  # which is this queue's own
-        return self.copied({**_State().__dict__, "id": id_, "on_exit": rules or None, "work": work})
-
     def in_batch(self, name: str) -> "Task":
-        """Return the task as it is pushed to a batch; raises MalformedTask for one that can be of none."""
+        """Return the task as it is pushed to a batch."""
         if self.batch == name:
             return self
-        made = self.copied({"batch": name})
-        try:
-            made._check()  # noqa: SLF001 - of this class
-        except FieldError as error:
-            raise MalformedTask(error.what, error.where) from None
-        return made
+        return self.copied({"batch": name})
 
     def in_ledger(self, book: str) -> "Task":
         """Return the task as its message says that a ledger keeps it; see `wire_v3.Work.ledger`."""
@@ -514,11 +478,6 @@ def _asked(given: Mapping[str, Any], resources: object) -> dict[str, int]:
         return request.from_people(given)
     except FieldError as error:
         raise MalformedTask(error.what, error.where) from None
-
-
-def _check_stays(rules: tuple[str, ...] | None) -> None:
-    if rules and exit_rules.queues_of(rules):
-        raise FieldError("a task of a batch stays in its queue: the batch would end before it does", "on_exit")
 
 
 def _meant(name: str, value: object) -> str:

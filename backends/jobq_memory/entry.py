@@ -37,7 +37,7 @@ class Entry:
         expires: boottime at which the lease ends.
         ended: wall time at which it was done or canceled; leased_at: of the grant.
         holder, beat: what the journal knows of the running attempt.
-        final: what it came to where that is not success: `canceled`, `moved`.
+        final: what it came to where that is not success: `canceled`.
         batch, params: as it was pushed with.
         attempts: those that have ended, each with the end of its output.
         settled: the key of the settlement that was accepted for each recent receipt (S5).

@@ -124,7 +124,7 @@ def record_of(entry: Entry, clock: Clock) -> TaskRecord:
         id=entry.id,
         state=state,
         attempt=entry.deliveries,
-        body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED) else b"",
+        body=entry.body if state not in (TaskState.SUCCEEDED, TaskState.CANCELED) else b"",
         at=entry.died or entry.ended or (entry.leased_at if is_leased else since),
         holder=entry.holder if is_leased else None,
         leased_at=entry.leased_at if is_leased else None,

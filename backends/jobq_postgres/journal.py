@@ -64,7 +64,6 @@ COUNTS: Final = """
         (SELECT count(*) FROM jobq.task WHERE queue_id = $1 AND expires_at <= statement_timestamp()) AS expired,
         (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND ended_at IS NOT NULL) AS ended,
         (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome = 'canceled') AS canceled,
-        (SELECT count(*) FROM jobq.submission WHERE queue_id = $1 AND outcome = 'moved') AS moved,
         (SELECT count(*) FROM jobq.dead WHERE queue_id = $1) AS dead
 """
 ENDED: Final = """
@@ -198,10 +197,9 @@ class PostgresJournal:
                 TaskState.SCHEDULED: counts["scheduled"],
                 TaskState.RUNNING: counts["running"],
                 TaskState.EXPIRED: counts["expired"],
-                TaskState.SUCCEEDED: counts["ended"] - counts["canceled"] - counts["moved"],
+                TaskState.SUCCEEDED: counts["ended"] - counts["canceled"],
                 TaskState.DEAD: counts["dead"],
                 TaskState.CANCELED: counts["canceled"],
-                TaskState.MOVED: counts["moved"],
             }
             return JournalStats(
                 states={str(state): count for state, count in states.items()},

@@ -26,7 +26,7 @@ _WHERE: Final = {
 # Each by the index of its state: none is looked for among others.
 COUNTS: Final = {state: "SELECT " + " + ".join(map(_COUNTED.format, where)) for state, where in _WHERE.items()}
 ALL_STATES: Final = frozenset(TaskState)
-_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
+_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED})
 DONE: Final = f"SELECT {_COUNTED.format(f'submission {_OURS} ended_at IS NOT NULL')}"
 OTHERWISE: Final = f"""
     SELECT outcome, count(*) FROM (
@@ -54,9 +54,8 @@ async def state_counts(
         return
     otherwise = {row[0]: int(row[1]) for row in await read.fetch(OTHERWISE, queue, most)}
     others = sum(otherwise.values())
-    for state in (TaskState.CANCELED, TaskState.MOVED):
-        if state in wanted:
-            yield state, Count(number=min(otherwise.get(state, 0), most), is_exact=others <= most)
+    if TaskState.CANCELED in wanted:
+        yield TaskState.CANCELED, Count(number=min(otherwise.get(TaskState.CANCELED, 0), most), is_exact=others <= most)
     if TaskState.SUCCEEDED in wanted:
         (done,) = await read.fetch_one(DONE, queue, most + others)
         is_exact = others <= most and done - others <= most

@@ -19,7 +19,7 @@ from jobq_postgres.journal import DEAD_COLUMNS, ENDED_COLUMNS, TASK_COLUMNS, dea
 
 _MOST_ID: Final = 400  # characters
 _LATEST: Final = 253_402_300_799.0  # seconds since the epoch: the end of the year 9999
-_OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled", TaskState.MOVED: "moved"}
+_OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled"}
 _BODY: Final = f" CASE WHEN octet_length(body) <= {MOST_BODY_BYTES} THEN body ELSE '' END AS body,"
 
 

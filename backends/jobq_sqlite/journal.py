@@ -39,7 +39,6 @@ _STATES: Final = {
     "expired": "state = 'leased' AND expires_at <= :boottime",
     "done": "state = 'done'",
     "canceled": "outcome = 'canceled'",
-    "moved": "outcome = 'moved'",
     "dead": "state = 'dead'",
 }
 _COUNT: Final = "(SELECT count(*) FROM task WHERE queue_id = :queue AND {})"
@@ -163,10 +162,9 @@ class SqliteJournal:
                 TaskState.SCHEDULED: counts["scheduled"],
                 TaskState.RUNNING: counts["running"],
                 TaskState.EXPIRED: counts["expired"],
-                TaskState.SUCCEEDED: counts["done"] - counts["canceled"] - counts["moved"],
+                TaskState.SUCCEEDED: counts["done"] - counts["canceled"],
                 TaskState.DEAD: counts["dead"],
                 TaskState.CANCELED: counts["canceled"],
-                TaskState.MOVED: counts["moved"],
             }
             return JournalStats(
                 states={str(state): count for state, count in states.items()},

@@ -39,7 +39,7 @@ _COUNTED_BY: Final = {
     TaskState.SCHEDULED: ("scheduled",),
 }
 ALL_STATES: Final = frozenset(TaskState)
-_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
+_ENDED_OTHERWISE: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED})
 OTHERWISE: Final = (
     "SELECT outcome, count(*) FROM (SELECT outcome FROM task WHERE queue_id = :queue AND outcome IS NOT NULL"
     " LIMIT :most + 1) GROUP BY outcome"
@@ -71,9 +71,8 @@ def _ended_otherwise(
     otherwise: Mapping[str, int], wanted: frozenset[TaskState], counted: Callable[[str, int], int], most: int
 ) -> Iterator[tuple[TaskState, Count]]:
     others = sum(otherwise.values())
-    for state in (TaskState.CANCELED, TaskState.MOVED):
-        if state in wanted:
-            yield state, Count(number=min(otherwise.get(state, 0), most), is_exact=others <= most)
+    if TaskState.CANCELED in wanted:
+        yield TaskState.CANCELED, Count(number=min(otherwise.get(TaskState.CANCELED, 0), most), is_exact=others <= most)
     if TaskState.SUCCEEDED in wanted:
         succeeded = counted("done", others) - others
         is_exact = others <= most and succeeded <= most

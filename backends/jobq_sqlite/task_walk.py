@@ -19,7 +19,7 @@ _LAST: Final = (
     "LEFT JOIN (SELECT seq AS of_task, attempt AS number, record FROM attempt) AS last ON of_task = task.seq"
     " AND number = (SELECT max(attempt) FROM attempt WHERE attempt.seq = task.seq)"
 )
-_OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled", TaskState.MOVED: "moved"}
+_OUTCOME_OF: Final = {TaskState.SUCCEEDED: "", TaskState.CANCELED: "canceled"}
 _OUTCOMES: Final = tuple(_OUTCOME_OF.values())
 
 

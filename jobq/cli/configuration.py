@@ -124,7 +124,6 @@ _OPTIONS: Final = frozenset(
         "stop_grace",
         "idle_timeout",
         "max_consecutive_failures",
-        "task_user",
         "time_limit",
         "memory_limit",
         "load",
@@ -139,7 +138,6 @@ _OPTIONS: Final = frozenset(
         "log_dir",
         "checkpoint_store",
         "on_exit",
-        "onward_queues",
     }
 )
 _NAMED_OTHERWISE: Final = {  # what a task finds of its grant has the plain names: JOBQ_CPUS

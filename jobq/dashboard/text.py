@@ -20,7 +20,6 @@ SIGNS: Final = {
     TaskState.SUCCEEDED: "✓",
     TaskState.DEAD: "✗",
     TaskState.CANCELED: "⊘",
-    TaskState.MOVED: "→",
 }
 
 

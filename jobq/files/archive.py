@@ -11,7 +11,6 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -67,14 +66,13 @@ class _Bounds:
             raise ArchiveRefused("the names of the files of the checkpoint are too long, each or all together")
 
 
-def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextManager[None] | None = None) -> str:
+def pack(folder: Path, target: Path, most_bytes: int) -> str:
     """Write an archive of what lies in a folder; return the first half of its SHA-256, in hexadecimal.
 
     Args:
         folder: what to save.
         target: the file to make, for this user alone.
         most_bytes: how much all of it may be.
-        rights: entered to read it; the target is this process's own.
 
     Raises:
         ArchiveRefused: it is more, or holds what cannot be kept: a pipe, a socket, a device, a link that leads out,
@@ -83,7 +81,7 @@ def pack(folder: Path, target: Path, most_bytes: int, rights: AbstractContextMan
     """
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w+b") as stream:
-        with rights or nullcontext(), tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             bounds = _Bounds(most_bytes)
             for path in _below(folder, _MOST_DEEP):
                 _add(archive, folder, path, bounds)

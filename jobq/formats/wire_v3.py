@@ -4,8 +4,7 @@ r"""Messages of wire version 3: the work as its producer wrote it, with what cha
 
 `work` is JSON within a string: requeues, dead letters, redrives and copies keep its text, so that what was signed stays
 what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/dsse): over the pre-authentication
-encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
-made of the id and used up of the rules.
+encoding of a type and that text. `state` is not signed; it holds the counters.
 
 `"ledger":"s7~5f0c12ab"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it
 is queued until it has ended: only who writes that book may run it.
@@ -71,7 +70,6 @@ class Work:
         signatures: of that text; none for work that nobody signed.
         audience: None = it names none.
         not_before, not_after: wall time in seconds since the epoch; None = unlimited.
-        hops: the queues through which its rules have brought it.
         round: of the batch after which it is run (`jobq.batches`): its id ends with that; None = it is of none.
         ledger: the book in which its queue keeps what becomes of it: a batch's name, `~` and which batch of that name
             it is, with AT_ITS_END before it for what is run at its end; None = in none.
@@ -83,13 +81,12 @@ class Work:
     audience: Audience | None = None
     not_before: float | None = None
     not_after: float | None = None
-    hops: tuple[str, ...] = ()
     round: int | None = None
     ledger: str | None = None
 
     @property
     def first_id(self) -> str:
-        """The id of its task, before rules have sent that to other queues."""
+        """The id of its task."""
         return self.id if self.round is None else f"{self.id}.{self.round}"
 
 
@@ -151,16 +148,7 @@ def read(fields: Mapping[str, Any]) -> tuple[Work, dict[str, Any], dict[str, Any
         work = replace(work, round=number)
         own["id"] = work.first_id
         state = {name: value for name, value in state.items() if name != "round"}
-    hop = state.get("hop")
-    if hop is None:
-        return work, own, state
-    id_, hops = _hop(hop, work.first_id)
-    rules = own.get("on_exit")
-    if isinstance(rules, list):
-        used = tuple(f"=queue:{queue}" for queue in hops)
-        own["on_exit"] = [rule for rule in rules if not (isinstance(rule, str) and rule.endswith(used))] or None
-    rest = {name: value for name, value in state.items() if name != "hop"}
-    return replace(work, hops=hops), own | {"id": id_}, rest
+    return work, own, state
 
 
 def is_book(ledger: str) -> bool:
@@ -173,18 +161,15 @@ def batch_of_book(ledger: str) -> str | None:
     return None if ledger.startswith(AT_ITS_END) else ledger.partition("~")[0]
 
 
-def write(work: Work, id_: str, state: bytes) -> bytes:
+def write(work: Work, state: bytes) -> bytes:
     """Return a message.
 
     Args:
         work: kept as it is.
-        id_: the task's.
-        state: a JSON object, without what the work's hops have changed.
+        state: a JSON object.
     """
     if work.round is not None:
         state = state[:-1] + b',"round":%d}' % work.round
-    if work.hops:
-        state = state[:-1] + b',"hop":' + strict_json.dumps({"id": id_, "queues": work.hops}) + b"}"
     text = json.dumps(work.text, ensure_ascii=False).encode()
     signatures = [
         {"keyid": signature.key_id, "sig": base64.b64encode(signature.value).decode()} for signature in work.signatures
@@ -227,14 +212,3 @@ def _moment(given: Any, where: str) -> float | None:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= FAR_FUTURE_SECONDS:
         raise MalformedTask("must be a time in seconds since 1970", where)
     return float(given)
-
-
-def _hop(given: Any, id_: str) -> tuple[str, tuple[str, ...]]:
-    if not isinstance(given, dict) or given.keys() != {"id", "queues"}:
-        raise MalformedTask("must be an object with id and queues", "state.hop")
-    later, queues = given["id"], given["queues"]
-    if not isinstance(later, str) or not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
-        raise MalformedTask("must hold a string and an array of strings", "state.hop")
-    if not 0 < len(queues) <= task_ids.MOST_HOPS or not task_ids.comes_from(later, id_, len(queues)):
-        raise MalformedTask("is not what becomes of the work's id on its way through queues", "state.hop.id")
-    return later, tuple(queues)

@@ -21,8 +21,7 @@ MAX_BEAT_OUTPUT_BYTES: Final = 4 * 1024  # of a running attempt
 class TaskState(StrEnum):
     """Where a task is (S1: at every instant in exactly one).
 
-    `moved` is one that goes on in another queue, by an exit rule: here it has ended. `expired` is a delivery whose
-    lease ran out: nothing of it lives, and it starts again when a worker asks.
+    `expired` is a delivery whose lease ran out: nothing of it lives, and it starts again when a worker asks.
     """
 
     READY = "ready"
@@ -32,7 +31,6 @@ class TaskState(StrEnum):
     SUCCEEDED = "succeeded"
     DEAD = "dead"
     CANCELED = "canceled"
-    MOVED = "moved"
 
     @property
     def is_final(self) -> bool:
@@ -40,13 +38,11 @@ class TaskState(StrEnum):
         return self in _FINAL
 
 
-MOVED: Final = "moved"  # what became of a task that goes on in another queue
-_FINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELED, TaskState.MOVED})
+_FINAL: Final = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELED})
 _THEN: Final = {
     TaskState.SUCCEEDED: "done",
     TaskState.DEAD: "dead",
     TaskState.CANCELED: "canceled",
-    TaskState.MOVED: "moved",
 }
 RELEASED: Final = "released"  # an attempt that was given back unstarted
 
@@ -58,7 +54,7 @@ class Attempt:
     Attributes:
         attempt: its number, counted from 1: the delivery's; 0 = the queue's row knows it.
         outcome: an OutcomeKind, or `released`.
-        then: what became of the task: `done`, `retry`, `dead`, `canceled`, `moved`, or `lost` when its lease ran out.
+        then: what became of the task: `done`, `retry`, `dead`, `canceled`, or `lost` when its lease ran out.
         ended: wall time in seconds since the epoch.
         started: likewise; None = it was never started.
         host, pid: of the worker.
@@ -212,8 +208,6 @@ class TaskRecord:
                 attempt=self.attempt,
                 detail=self.description or "",
             )
-        if self.state is TaskState.MOVED:  # and nobody kept how it ended here
-            return TaskResult(outcome=OutcomeKind.FAILED, ended=self.at, attempt=self.attempt, detail="sent on")
         return TaskResult(outcome=OutcomeKind.SUCCEEDED, ended=self.at, attempt=self.attempt)
 
 

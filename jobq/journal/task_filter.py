@@ -13,7 +13,7 @@ from jobq.journal.task_rows import TaskRow
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:=+,@%-]+")
 _WILD: Final = re.compile(r"\[!?\]?[^\]]*\]|[*?\[]")  # as fnmatch reads sets: a ] that comes first is of the set
 _FOLDS: Final = ("n", "id", "path")  # in the last words of a dead letter, for what varies
-_ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.MOVED})
+_ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.CANCELED})
 
 
 @dataclass(frozen=True, kw_only=True)

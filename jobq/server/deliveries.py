@@ -67,7 +67,7 @@ async def complete(call: RequestCall) -> Reply:
     )
     delivery = await _held(call)
     if body.attempt is not None:
-        record = journal_records.record_of_report(body.attempt, "done", "canceled", "moved")
+        record = journal_records.record_of_report(body.attempt, "done", "canceled")
     else:
         record = journal_records.record_of(
             OutcomeKind.SUCCEEDED,
@@ -121,8 +121,6 @@ def _verdict(record: ListedTask, body: schemas.FailRequest) -> Requeue | MoveToD
             return verdict
     except MalformedTask as fault:
         return MoveToDeadLetters(retry.Reason.MALFORMED, f"{body.detail}; it cannot be put back: it {fault}")
-    if isinstance(verdict, retry.SendOn):
-        return retry.not_sent_on(verdict, outcome, "only a worker of jobq does that, and this one settled by `fail`")
     assert isinstance(verdict, MoveToDeadLetters)
     return verdict
 

@@ -197,8 +197,8 @@ class AttemptBody(Body):
 
     outcome: Annotated[Shown, Field(min_length=1, max_length=40, description="Such as succeeded, failed, canceled.")]
     then: Annotated[
-        Literal["done", "retry", "dead", "canceled", "moved"],
-        Field(description="What becomes of the task: done, canceled or moved go with complete."),
+        Literal["done", "retry", "dead", "canceled"],
+        Field(description="What becomes of the task: done and canceled go with complete."),
     ]
     running_seconds: Annotated[Seconds | None, Field(description="How long it ran; None = it never did.")] = None
     waited_seconds: Annotated[

@@ -12,7 +12,6 @@ from typing import Final
 from jobq.backend import Backend
 from jobq.clock import SystemClock
 from jobq.errors import ConfigurationError
-from jobq.formats.exit_rules import queues_of
 from jobq.formats.user_paths import user_path
 from jobq.formats.wire_v3 import BOOKKEEPING, STATE, Signature, pre_authentication_encoding, work_in
 from jobq.settings import Settings, user_home
@@ -68,8 +67,7 @@ class Signer:
             work["not_before"] = task.not_before
             since = max(since, task.not_before)
         work["not_after"] = since + self._settings.sign_for.total_seconds()
-        queues = [self._queue, *sorted(queues_of(task.on_exit or ()) - {self._queue})]
-        work["audience"] = {"location": self._location, "queues": queues}
+        work["audience"] = {"location": self._location, "queues": [self._queue]}
         return json.dumps(work, ensure_ascii=False, separators=(",", ":"))
 
     def _signatures(self, messages: list[bytes]) -> list[bytes]:

@@ -130,7 +130,6 @@ def test_a_batch_that_is_not_there(jobq: Jobq) -> None:
         (("--open", "-c", "true"), "--open, --then and --notify are about a batch: name it with --batch NAME"),
         (("--then", "true", "-c", "true"), "--open, --then and --notify are about a batch"),
         (("--batch", "a:b", "-c", "true"), "is no name of 1 to 64 letters"),
-        (("--batch", "s7", "--on-exit", "3=queue:other", "-c", "true"), "a task of a batch stays in its queue"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_done(

@@ -61,7 +61,6 @@ DEFAULTS: Final = (
     Row("guardian", "on", ("worker", "--guardian"), "on"),
     Row("log_dir", None, ("worker", "--log-dir"), "it is not written"),
     Row("checkpoint_store", None, ("worker", "--checkpoint-store"), "tasks have no such folder"),
-    Row("onward_queues", (), ("worker", "--onward-queues"), "none"),
 )
 
 

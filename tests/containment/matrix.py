@@ -22,7 +22,6 @@ LEASE_SECONDS: Final = 2.0
 BLOW_SECONDS: Final = 1.25 * LEASE_SECONDS  # how long a blow lasts that ends by itself
 SETTLED_SECONDS: Final = 10.0  # of the issue: what lives on then is a survivor
 FINISH_SECONDS: Final = 30.0
-FRESH_SECONDS: Final = 0.5  # what lives has stamped within this time
 _STAMPING: Final = f"{sys.executable} -I -S {stamping.__file__} $FOLDER $JOBQ_TASK_ID $JOBQ_ATTEMPT"
 TREES: Final = {
     "leader with child": f"{_STAMPING} & {_STAMPING}; wait",
@@ -109,7 +108,6 @@ class Queue:
         short = {"ALLOW_SHORT_LEASE": "1", "KILL_MARGIN": "0.3s", "SCHEDULE_MARGIN": "0.1s", "BACKOFF": "0.05s"}
         self._environment = kept | {f"JOBQ_{name}": str(value) for name, value in (own | short).items()}
         self._environment |= {"FOLDER": str(folder), **settings}
-        self.has_namespaces = settings.get("JOBQ_CONTAINMENT") == "pidns"
         self.run("create")
         store_truth.record_from_now_on(self.store)
 
@@ -152,7 +150,7 @@ class Queue:
 def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome]:
     """Strike as many workers at once, with one beside them that takes what they lose; return what came of each.
 
-    Where one lost all its three processes another worker is started at once, except with PID namespaces.
+    Where one lost all its three processes another worker is started at once.
     """
     queue = Queue(folder, **settings)
     with ExitStack() as stack:
@@ -172,7 +170,7 @@ def strike(folder: Path, cases: Sequence[Case], **settings: str) -> list[Outcome
         until(lambda: all(len(queue.lives()[task][1]) == 2 for victim in victims for task in victim.tasks))
         threads = [thread for victim in victims for thread in victim.processes.strike(victim.case, BLOW_SECONDS)]
         struck = time.monotonic()
-        if any(victim.is_alone() for victim in victims) and not queue.has_namespaces:
+        if any(victim.is_alone() for victim in victims):
             queue.start_elsewhere()
         for thread in threads:
             thread.join()
@@ -197,9 +195,6 @@ def _unguarded(queue: Queue, victim: Victim) -> list[int]:
         return []
     lives = queue.lives()
     first = [life for task in victim.tasks for life in lives[task][1]]
-    if queue.has_namespaces:  # the numbers that they know are not ours
-        now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return [pid for pid, _, last in first if now - last < FRESH_SECONDS]
     return [pid for pid, _, _ in first if state(pid) not in "ZX"]
 
 

@@ -30,6 +30,7 @@ from tests.guardian.stage import (
     until,
     until_async,
 )
+from tests.guardian.test_process import has_namespaces
 from tests.guardian.three import SCRUBBED, THREE, a_worker
 
 IN_USE = try_here("cgroup", is_guarded=True)
@@ -291,7 +292,7 @@ def test_another_user_may_make_none() -> None:
     os.waitpid(other, 0)
 
 
-@pytest.mark.skipif(try_here("pidns", is_guarded=True).kind != "pidns", reason="needs the right to make namespaces")
+@pytest.mark.skipif(not has_namespaces(), reason="needs unshare and the right to make namespaces")
 @pytest.mark.parametrize(
     ("of", "mount", "in_use"),
     [

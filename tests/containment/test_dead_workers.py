@@ -17,9 +17,8 @@ import pytest
 
 import jobq
 from jobq.backend import SharesMachine
-from jobq.run.guardian.init_name import init_name
 from jobq.run.spawn import dead_workers
-from jobq.run.spawn.containment import Asked, try_here
+from jobq.run.spawn.containment import try_here
 from jobq.run.spawn.dead_workers import holder_of, kill_what_dead_workers_left, new_worker_id, without_survivors
 from jobq.run.spawn.guardian_handle import GuardianHandle
 from jobq.run.spawn.survivors import kill_all_of
@@ -135,8 +134,7 @@ def test_a_zombie_is_dead(tmp_path: Path) -> None:
     guardian.wait()
 
 
-KINDS: tuple[Asked, ...] = ("cgroup", "pidns")
-CONTAINED: Asked = next((kind for kind in KINDS if try_here(kind, is_guarded=True).kind == kind), "off")
+CONTAINED = try_here("cgroup", is_guarded=True)
 PROGRAM = """
 import os, subprocess
 from jobq.run.spawn.dead_workers import new_worker_id
@@ -187,10 +185,10 @@ def test_s3_what_forks_and_ends_again_and_again_is_no_dead_worker(kind: str) -> 
             trace.unlink()
 
 
-@pytest.mark.skipif(CONTAINED == "off", reason="no control group and no PID namespaces can be made here")
+@pytest.mark.skipif(CONTAINED.kind != "cgroup", reason=CONTAINED.why)
 async def test_s3_each_lease_of_a_program_names_those_who_guard_it(tmp_path: Path) -> None:
     """All named the guardian of the program's latest worker: what another one guarded could live when that was dead."""
-    settings = Settings(home=tmp_path, containment=CONTAINED, **QUICK)
+    settings = Settings(home=tmp_path, containment="cgroup", **QUICK)
     async with jobq.connect("demo", settings=settings) as queue:
         store = queue.backend
         assert isinstance(store, SharesMachine)
@@ -240,27 +238,14 @@ def test_s3_who_sees_other_mounts_cannot_tell_that_nothing_is_left() -> None:
     assert (judged.stdout, without_survivors([holder])) == ("0\n", [holder])
 
 
-def test_s3_a_worker_whose_tasks_namespace_is_not_yet_gone_is_not_taken_for_dead() -> None:
-    """Its init is there as long as anything in it is, also what cannot be killed, and nothing else tells of that."""
-    holder = holder_of(dead_worker_id())
-    name = init_name(int(holder.split("-")[2]))
-    with subprocess.Popen(["bash", "-c", f"printf {name} > /proc/self/comm; read"], stdin=subprocess.PIPE) as init:
-        until(lambda: Path(f"/proc/{init.pid}/comm").read_text() == f"{name}\n")
-        found = without_survivors([holder])
-        init.kill()
-    assert (found, without_survivors([holder])) == ([], [holder])
-
-
 def test_s3_who_is_short_of_descriptors_cannot_tell_that_nothing_is_left() -> None:
-    """A name that could not be read was taken for the name of nobody."""
+    """An environment that could not be read was taken for that of nobody's process."""
     holder = holder_of(dead_worker_id())
     free = os.dup(0)
     os.close(free)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
     try:
-        with pytest.raises(OSError, match="Too many open files"):
-            dead_workers._name(os.getpid())
         with pytest.raises(OSError, match="Too many open files"):
             dead_workers._seen(os.getpid())
     finally:

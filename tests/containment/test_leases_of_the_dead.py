@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from jobq.run.spawn.choose_spawner import is_possible
-from jobq.run.spawn.containment import Asked, try_here
+from jobq.run.spawn.containment import try_here
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import guardian_below, living, marker, state, until, worker_below
@@ -17,20 +17,17 @@ from tests.guardian.three import SCRUBBED
 LONG = ("demo", "worker", "--visibility-timeout", "10m", "--stop-grace", "0s")
 
 
-KINDS: tuple[Asked, ...] = ("cgroup", "pidns")
-HELD = [kind for kind in KINDS if try_here(kind, is_guarded=True).kind == kind]
+CONTAINED = try_here("cgroup", is_guarded=True)
 
 
-@pytest.mark.skipif(not HELD, reason="only of tasks that the kernel holds together nothing lives, surely")
-@pytest.mark.parametrize(  # a namespace is gone once PID 1 has reaped its last, and only a journal tells what is leased
-    ("containment", "journal"), [(kind, "auto") for kind in HELD] + [("cgroup", "off")] * ("cgroup" in HELD)
-)
+@pytest.mark.skipif(CONTAINED.kind != "cgroup", reason=CONTAINED.why)
+@pytest.mark.parametrize("journal", ["auto", "off"])
 @pytest.mark.parametrize("whom", [("watcher",), ("watcher", "guardian", "worker")], ids="+".join)
 def test_l6_what_a_killed_worker_of_this_machine_held_comes_back_at_once(
-    jobq: Jobq, whom: tuple[str, ...], journal: str, containment: str
+    jobq: Jobq, whom: tuple[str, ...], journal: str
 ) -> None:
     """Its lease is of ten minutes, but nothing lives that it could protect."""
-    jobq.environment["JOBQ_CONTAINMENT"] = containment
+    jobq.environment["JOBQ_CONTAINMENT"] = "cgroup"
     spreads = "(setsid sleep 1000 &); touch begun; sleep 1000"
     (id_,) = jobq.fill(Task.new(command=f"[ $JOBQ_ATTEMPT -gt 1 ] || {{ {spreads}; }}"))
     killed = jobq.start(*LONG, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

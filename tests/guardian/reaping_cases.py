@@ -112,7 +112,7 @@ def _child(program: Callable[[], object]) -> int:
 
 
 def _expected(guarded: Tasks, program: Callable[[], object], number: int = 1) -> TaskProcess:
-    guarded._system.fork_task = lambda *_: (_child(program), 0, -1)  # type: ignore[method-assign] # runs ours
+    guarded._system.fork_task = lambda *_: (_child(program), -1)  # type: ignore[method-assign] # runs ours
     return guarded.spawn({"id": number, "deadline": None}, -1, -1)
 
 

@@ -60,12 +60,8 @@ NONSENSE = [
     protocol.encode(SPAWN),  # without its descriptors
     protocol.encode({**SPAWN, "id": 1}),  # in use
 ]
-USER: dict[str, Any] = {"uid": 61200, "gid": 61200, "is_alone": False, "processes": None}
 BAD_SPAWNS = [{"id": True}, {"id": "2"}, {"argv": []}, {"argv": [""]}, {"argv": "true"}, {"argv": [1]}, {"env": []}]
 BAD_SPAWNS += [{"env": {"A": 1}}, {"cwd": 1}, {"deadline": "soon"}, {"deadline": True}, {"id": 1}]
-BAD_SPAWNS += [{"user": 1}, {"user": {}}, {"user": USER | {"processes": "many"}}]
-BAD_SPAWNS += [{"user": USER | {name: value}} for name in ("uid", "gid") for value in (0, -1, True, None, "1")]
-BAD_SPAWNS += [{"user": USER | {"is_alone": 1}}]
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))

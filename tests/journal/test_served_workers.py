@@ -2,14 +2,9 @@
 
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 from jobq.journal.records import TaskState
-from jobq.queue import Queue
-from jobq.settings import Settings
-from jobq.spec import resolve
-from jobq.task import Task
 from tests.cli.conftest import Jobq
 from tests.service.server import running
 
@@ -52,17 +47,3 @@ def test_a_worker_over_http_is_like_any_other(tmp_path: Path) -> None:
         for pipe in (worker.stdin, worker.stdout, worker.stderr):
             if pipe is not None:
                 pipe.close()
-
-
-async def test_a_queue_that_is_not_there_over_http(tmp_path: Path) -> None:
-    """A rule that sends a task on there makes a dead letter, here too."""
-    with running(f"sqlite://{tmp_path}/q.db/demo", tmp_path) as server:
-        settings = Settings(home=tmp_path, guardian="off", onward_queues=("other",))
-        async with resolve(f"{server.url}/demo", settings) as backend:
-            await backend.create()
-            queue = Queue(backend, settings)
-            await queue.push(Task.new(command="exit 3", on_exit=["3=queue:other"]))
-            report = await queue.pull_and_execute(wait=timedelta(seconds=5))
-            assert report is not None
-            (letter,) = await queue.dead_letters()
-            assert "could not be sent on to queue other" in letter.description

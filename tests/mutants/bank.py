@@ -643,13 +643,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/sb/test_many_dead_letters.py::test_retry_all_goes_on_past_what_stays_as_it_is",
     ),
     Mutant(
-        name="a task that goes on elsewhere is taken for one of another queue",
-        file="jobq/task.py",
-        text='hops + 1, f"{origin} {self.epoch}',
-        wrong='hops + 1, f"{self.epoch}',
-        test="tests/journal/test_sending_on.py::test_each_life_of_each_task_has_a_name_of_its_own",
-    ),
-    Mutant(
         name="a handle is that of the last task of its id (table journal)",
         file="backends/jobq_azure/table_journal/pushed_tasks.py",
         text="return id_.birth if isinstance(id_, IdOfLife) else",

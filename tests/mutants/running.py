@@ -232,13 +232,6 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         test="tests/containment/test_dead_workers.py::test_s3_who_sees_other_mounts_cannot_tell_that_nothing_is_left",
     ),
     Mutant(
-        name="who may push to one queue has workers push to all",
-        file="jobq/run/attempt/forward.py",
-        text="if verdict.queue not in onward.names:",
-        wrong="if not verdict.queue:",
-        test="tests/journal/test_sending_on.py::test_a_worker_sends_only_where_its_own_list_says[sqlite]",
-    ),
-    Mutant(
         name="a later task of an id removes the files of an earlier one",
         file="jobq/run/attempt/checkpoints.py",
         text="if whose == life else None",

@@ -65,20 +65,6 @@ SIGNING: Final = (
         test="tests/cli/security/test_signed.py::test_a_revoked_key_takes_effect_while_a_worker_runs",
     ),
     Mutant(
-        name="the id of a task on its way through queues may be any other",
-        file="jobq/formats/wire_v3.py",
-        text=" or not task_ids.comes_from(later, id_, len(queues)):",
-        wrong=":",
-        test=_TESTS + "test_a_task_on_its_way_through_queues_keeps_its_work",
-    ),
-    Mutant(
-        name="queues that no signed rule names may have brought a task here",
-        file=_CHECK,
-        text=" or not onward.issuperset(hops)",
-        wrong="",
-        test=_TESTS + "test_hops_are_those_of_the_signed_rules",
-    ),
-    Mutant(
         name="a requeue writes the work anew",
         file="jobq/task.py",
         text='{"generation": self.generation + 1, ',

@@ -10,8 +10,7 @@ import pytest
 
 from jobq.errors import ConfigurationError
 from jobq.run.process.output import OutputReader
-from jobq.run.process.spawner import ExitStatus, Launch, Process, StartFailed
-from jobq.run.process.task_user import TaskUser
+from jobq.run.process.spawner import ExitStatus, Launch, Process
 from jobq.run.spawn import asyncio_spawner
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from tests.process.spawning import ENV, Starter, is_dead, open_descriptors, watched, zombies_and_children
@@ -167,10 +166,3 @@ def test_values_refuse_nonsense() -> None:
         ExitStatus()
     with pytest.raises(ValueError, match="exactly one"):
         ExitStatus(exit_code=0, signal=9)
-
-
-async def test_a11_without_the_guardian_nothing_runs_as_another_user() -> None:
-    user = TaskUser(61200, 61200, is_alone=False, variables={})
-    async with AsyncioSpawner() as spawner:
-        with pytest.raises(StartFailed, match="only the guardian starts tasks as another user"):
-            await spawner.spawn(Launch(argv=("true",), env={}, stdout=1, stderr=2, user=user))

@@ -49,7 +49,7 @@ _NOT_PROVEN: Final = """\
 Simulated are the kernel, the watcher, the network and the clocks: what a real kernel does is left to the tests with
 real processes. A machine that stands still as a whole is excused, and 2.5 s after it: only fencing protects there
 ([guarantees](guarantees.md)), as where somebody sets the wall clock back just then, and so hides it; so is a guardian
-that is stopped, until it is continued. Control groups and PID namespaces are not simulated. Clocks that
+that is stopped, until it is continued. Control groups are not simulated. Clocks that
 drift by more than 1 % are outside the timing rule. Of Storage Queue is simulated only that receipts rotate; Service Bus
 is as its emulator has it, and counts a first delivery over REST as 1. Output, results and files of tasks are not
 simulated. A search finds no more than its model holds. Seeds change their meaning when the menu changes: a seed is

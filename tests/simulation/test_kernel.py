@@ -49,7 +49,7 @@ class Place:
 
     def start(self, number: int = 1) -> tuple[int, int]:
         env = {"JOBQ_TASK_ID": f"t{number}", "JOBQ_LEASE_TOKEN": "0.0.1"}
-        pid, _, status = self.system.fork_task({"id": number, "env": env, "deadline": None})
+        pid, status = self.system.fork_task({"id": number, "env": env, "deadline": None})
         return pid, status
 
     def guardian(self) -> Guardian:

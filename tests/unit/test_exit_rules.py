@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobq.errors import MalformedTask
+from jobq.run.attempt.exit_action import action_for
 from jobq.run.attempt.retry import Backoff, Reason, verdict
 from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Outcome, OutcomeKind, Task
@@ -48,10 +49,17 @@ def test_retries_stay_bounded(outcome: Outcome) -> None:
     assert dead.reason is Reason.FAILED
 
 
-@pytest.mark.parametrize("rule", ["", "3", "0=fail", "256=fail", "x=fail", "3=delay", "3=delay:soon", "3=queue:", "3="])
+@pytest.mark.parametrize("rule", ["", "3", "0=fail", "256=fail", "x=fail", "3=delay:soon", "3=queue:x", "3="])
 def test_what_is_no_rule(rule: str) -> None:
     with pytest.raises(MalformedTask):
         Task.new(command="x", on_exit=[rule])
+
+
+def test_a_signal_without_a_name_is_no_exit_code() -> None:
+    """A real-time signal's number alone would match the rule for the exit code of that number."""
+    task = Task.new(command="true", on_exit=("50=fail",))
+    assert action_for(task, Outcome(kind=FAILED, signal=50)) is None
+    assert action_for(task, Outcome(kind=FAILED, exit_code=50)) is not None
 
 
 def test_rules_travel_with_the_task() -> None:

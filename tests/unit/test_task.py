@@ -331,9 +331,6 @@ def test_a_message_says_in_which_book_its_task_is_kept() -> None:
     assert Task.decode(task.in_ledger("s7~5f0c12ab").encode()).batch == "s7", "whichever of that name it is"
     at_its_end = Task.decode(Task.new(command="true").in_ledger(".s7~5f0c12ab").encode())
     assert at_its_end.batch is None
-    moved = at_its_end.sent_on("other", "here")
-    assert moved.work is not None
-    assert moved.work.ledger is None, "another queue's ledger knows nothing of it"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ FINAL: Final = {
     "done": TaskState.SUCCEEDED,
     "dead": TaskState.DEAD,
     "canceled": TaskState.CANCELED,
-    "moved": TaskState.MOVED,
 }
 
 

@@ -120,8 +120,8 @@ async def _pull(backend: "Backend", settings: "Settings", limit: int, echo: Any,
     return terminal.put_report(objects, code) if as_json else code
 
 
-def _result(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
-    from jobq.run.attempt.retry import Cancel, SendOn  # noqa: PLC0415 - as above
+def _result(report: "DeliveryReport") -> str:
+    from jobq.run.attempt.retry import Cancel  # noqa: PLC0415 - as above
     from jobq.run.attempt.settle import Settled  # noqa: PLC0415 - as above
     from jobq.settlement import Complete, MoveToDeadLetters, Requeue  # noqa: PLC0415 - as above
 
@@ -136,13 +136,10 @@ def _result(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
             return "requeued"
         case Cancel():
             return "canceled"
-        case SendOn():
-            return "sent_on"
     return "given_back"
 
 
 def _fate(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
-    from jobq.run.attempt.retry import SendOn  # noqa: PLC0415 - as above
     from jobq.settlement import MoveToDeadLetters, Requeue  # noqa: PLC0415 - as above
 
     outcome = report.outcome
@@ -154,8 +151,6 @@ def _fate(report: "DeliveryReport") -> str:  # noqa: PLR0911 - one row a kind
             return f"did not succeed{what}; it may run again in {durations.show(round(delay.total_seconds(), 1))}"
         case "given_up", MoveToDeadLetters(_, description):
             return f"was given up, see `jobq QUEUE dead list`: {description}"
-        case "sent_on", SendOn(queue, task):
-            return f"did not succeed{what}; it was sent on to queue {queue} as {task.id}"
         case "canceled", _:
             return f"was canceled{what}"
         case "given_back", _:

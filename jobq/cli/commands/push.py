@@ -110,8 +110,7 @@ class _PushCommand(ProgramCommand):
     "--on-exit",
     multiple=True,
     metavar="WHEN=THEN",
-    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail, delay:10m or"
-    " queue:NAME, which the worker must list (--onward-queues).",
+    help="After this end do that: WHEN is a code, a signal, oom or timeout; THEN is retry, fail or delay:10m.",
 )
 @click.option("--max-crashes", type=click.IntRange(min=0), metavar="N", help="Runs after a crash. Default: 3.")
 @click.option(
@@ -204,7 +203,7 @@ def push(
     settings = read_settings(
         num_retries=num_retries, max_crashes=max_crashes, max_preemptions=max_preemptions, on_exit=on_exit or None
     )
-    check_rules(settings.on_exit, spec_of(ctx, settings), settings)
+    check_rules(settings.on_exit)
     queue = parse(spec_of(ctx, settings))  # before anything is read
     template = TaskOptions(
         env=variables_of(variables),

@@ -76,10 +76,6 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     text="Start the worker again when a signal killed it, at most so often.", default="0",
 )  # fmt: skip
 @option(
-    "--task-user", metavar="USER", default="the worker's own user",
-    text="Run tasks as another user, or as one of a range for each slot (2000-2063); takes root.",
-)  # fmt: skip
-@option(
     "--guardian", type=click.Choice(["on", "off"]),
     text="Whether a small parent process owns the tasks and kills what outlives its lease.", default="on",
 )  # fmt: skip
@@ -98,10 +94,6 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     "--checkpoint-store", metavar="PLACE", default="tasks have no such folder",
     text="Give each task a JOBQ_CHECKPOINT_DIR, whose files `jobq checkpoint --dir` saves there: a folder that all"
     " workers share, or az://ACCOUNT/CONTAINER.",
-)  # fmt: skip
-@option(
-    "--onward-queues", metavar="NAMES", default="none",
-    text="Queues to which tasks may go on by a rule of theirs (push --on-exit WHEN=queue:NAME), separated by commas.",
 )  # fmt: skip
 @click.option("--quiet-output", is_flag=True, help="Do not print what tasks print.")
 @click.option(

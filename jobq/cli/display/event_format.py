@@ -31,7 +31,6 @@ PHRASES: Final = {
     "task.output": "wrote a line",
     "task.timeout": "ran too long and was ended",
     "task.retry_scheduled": "will run again",
-    "task.sent_on": "goes on in another queue",
     "task.dead_lettered": "was given up",
     "task.lease_lost": "lost its lease and was stopped",
     "task.cancelled": "was canceled",

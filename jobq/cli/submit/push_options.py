@@ -14,7 +14,6 @@ from jobq.formats import strict_json
 
 if TYPE_CHECKING:
     from jobq.backend import Backend
-    from jobq.settings import Settings
 
 
 def call_of(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
@@ -148,28 +147,14 @@ def check_names(backend: "Backend", option: str | None, *, in_batch: bool) -> No
         )
 
 
-def check_rules(rules: Sequence[str], text: str, settings: "Settings") -> None:
-    """Raise UsageError for an exit rule that cannot hold on this queue."""
-    from dataclasses import replace  # noqa: PLC0415 - --help must not pay for it
-
-    from jobq.errors import InvalidSpec  # noqa: PLC0415 - as above
+def check_rules(rules: Sequence[str]) -> None:
+    """Raise UsageError for what is no exit rule."""
     from jobq.formats.exit_rules import parse  # noqa: PLC0415 - --help must not pay for it
-    from jobq.spec import parse as parse_spec  # noqa: PLC0415 - as above
-    from jobq.spec import resolve  # noqa: PLC0415 - as above
 
     for rule in rules:
         try:
-            _, action = parse(rule)
+            parse(rule)
         except ValueError as error:
-            raise click.UsageError(f"--on-exit: {error}") from None
-        if not action.queue:
-            continue
-        spec = parse_spec(text)
-        if action.queue == spec.queue:
-            raise click.UsageError(f"--on-exit: {rule} names the queue itself; to run it again there write retry")
-        try:
-            resolve(str(replace(spec, queue=action.queue)), settings)  # what the service takes as a name
-        except InvalidSpec as error:
             raise click.UsageError(f"--on-exit: {error}") from None
 
 

@@ -9,7 +9,7 @@ from jobq.backend import Delivery
 from jobq.events import Events
 from jobq.formats.trace_context import ids_of
 from jobq.lease.keeper import LeaseKeeper
-from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict
+from jobq.run.attempt.retry import Cancel, Leave, Verdict
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
@@ -104,8 +104,6 @@ class AttemptEvents:
                 reason=str(verdict.reason),
                 detail=verdict.description,
             )
-        elif isinstance(verdict, SendOn):
-            self._emit("task.sent_on", to_queue=verdict.queue, to_id=verdict.task.id)
         elif isinstance(verdict, Complete):
             self._emit("task.completed", logging.DEBUG)
         elif isinstance(verdict, Cancel) and not self._has_ended:

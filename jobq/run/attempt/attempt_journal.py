@@ -12,14 +12,13 @@ from jobq.journal.records import (
     MAX_DETAIL_CHARACTERS,
     MAX_OUTPUT_BYTES,
     MAX_TEXT_CHARACTERS,
-    MOVED,
     Attempt,
     Beat,
     end_of,
     host_of,
     this_holder,
 )
-from jobq.run.attempt.retry import Cancel, Leave, Reason, SendOn, Verdict
+from jobq.run.attempt.retry import Cancel, Leave, Reason, Verdict
 from jobq.run.attempt.time_to_start import waited_seconds
 from jobq.run.process.usage import UsageReading
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from jobq.run.attempt.checkpoints import AttemptCheckpoints
 
-_THEN: Final = {Complete: "done", Requeue: "retry", MoveToDeadLetters: "dead", Cancel: "canceled", SendOn: MOVED}
+_THEN: Final = {Complete: "done", Requeue: "retry", MoveToDeadLetters: "dead", Cancel: "canceled"}
 
 
 @runtime_checkable
@@ -155,8 +154,6 @@ class AttemptJournal:
             detail = verdict.description if isinstance(verdict, MoveToDeadLetters) else ""
             return Record(replace(attempt, detail=detail[:MAX_DETAIL_CHARACTERS]))
         lost = f"; its result is not kept: {outcome.value_lost}" if outcome.value_lost else ""
-        if isinstance(verdict, SendOn):
-            lost += f"; sent on to queue {verdict.queue} as {verdict.task.id}"
         task = self._delivery.task
         attempt = replace(
             attempt,

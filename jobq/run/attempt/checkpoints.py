@@ -11,8 +11,7 @@ import logging
 import secrets
 import tarfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +21,10 @@ from jobq.fencing import FencingNumber
 from jobq.files.archive import ArchiveRefused, ArchiveTooLarge, pack, unpack
 from jobq.files.file_store import FileStore, place_at
 from jobq.files.remove_tree import remove_beside, remove_tree
-from jobq.files.rights_of import rights_of
 from jobq.files.threads import in_thread
 from jobq.formats.checkpoint_format import StoredCheckpoint
 from jobq.lease.keeper import LeaseKeeper
 from jobq.run.process.spawner import Awaited, OtherKind, StartFailed
-from jobq.run.process.task_folder import TaskFolder
 from jobq.settings import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -80,7 +77,6 @@ class AttemptCheckpoints:
         keeper: saves, fenced, in order with renewals.
         archives: where files are kept; None = this worker has no such place.
         make_folder: returns a path for a new folder of this worker.
-        owned: where the files are to be instead, an empty folder of another user; removed by its owner.
     """
 
     def __init__(
@@ -89,13 +85,10 @@ class AttemptCheckpoints:
         keeper: LeaseKeeper,
         archives: Archives | None,
         make_folder: Callable[[], Path],
-        owned: TaskFolder | None = None,
     ) -> None:
         self._keeper = keeper
         self._archives = archives
         self._make_folder = make_folder
-        self._owned = owned
-        self._restored: Path | None = None
         self._saved = StoredCheckpoint.decode(delivery.checkpoint_value)
         self._fencing = delivery.fencing
         self._task_id = delivery.id
@@ -135,13 +128,10 @@ class AttemptCheckpoints:
                 )
             return
         try:
-            self.folder = self._restored = self._make_folder()
+            self.folder = self._make_folder()
             if name is not None:
                 async with asyncio.timeout(SAVE_SECONDS):
                     await self._restore(self._archives, name, self.folder)
-            if self._owned is not None:  # nobody else has been in it so far
-                await in_thread(partial(self._owned.take, self._restored), "checkpoint")
-                self.folder = self._owned.path
         except StartFailed:
             raise
         except ArchiveTooLarge as error:
@@ -213,7 +203,7 @@ class AttemptCheckpoints:
             scratch = own = self._make_folder()
         packed = scratch / secrets.token_hex(8)
         try:
-            digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes, self._rights()), "checkpoint")
+            digest = await in_thread(lambda: pack(folder, packed, archives.most_bytes), "checkpoint")
             self._count += 1
             made = f"{self._life}-{self._fencing}-{self._count:06d}-{digest}{_ENDING}"
             name = f"{archives.queue}/{self._task_id}/{made}"
@@ -224,10 +214,6 @@ class AttemptCheckpoints:
                 packed.unlink(missing_ok=True)
             if own is not None:
                 remove_tree(own)
-
-    def _rights(self) -> AbstractContextManager[None] | None:
-        owner = None if self._owned is None else self._owned.owner
-        return None if owner is None else rights_of(*owner)
 
     async def _keep(self, saved: StoredCheckpoint) -> None:
         await self._keeper.checkpoint(saved.encode())
@@ -259,8 +245,8 @@ class AttemptCheckpoints:
 
     def close(self) -> None:
         """Remove the folder."""
-        if self._restored is not None:
-            remove_beside(self._restored)
+        if self.folder is not None:
+            remove_beside(self.folder)
 
 
 def _made(name: str, life: str) -> tuple[FencingNumber, int] | None:

@@ -23,7 +23,6 @@ from jobq.task import Outcome, OutcomeKind, Task
 MOST_MISFITS: Final = 1000  # with their delays about a week
 _MOST_RESTARTS: Final = 1  # of what could not be started: a program that is missing here may be elsewhere
 _BURIED_LATER: Final = timedelta(minutes=1)  # until what cannot be buried is tried again
-_SENT_LATER: Final = timedelta(seconds=30)  # until what another queue did not take runs again
 
 
 class Reason(StrEnum):
@@ -51,23 +50,12 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class SendOn:
-    """Settle: the task goes on in another queue of the same location; in this one it has ended.
-
-    `task` is as it was here, until it is queued there: then it is as it is there.
-    """
-
-    queue: str
-    task: Task
-
-
-@dataclass(frozen=True)
 class Leave:
     """Do not settle: the lease is not ours any more."""
 
 
 # What becomes of a task: a settlement, or what is left to be made one.
-Verdict = Settlement | Cancel | SendOn | Leave
+Verdict = Settlement | Cancel | Leave
 
 
 @dataclass(frozen=True)
@@ -213,8 +201,6 @@ def verdict(task: Task, deliveries: int, outcome: Outcome, backoff: Backoff) -> 
 def _by_rule(task: Task, outcome: Outcome, action: Action, backoff: Backoff) -> Verdict:
     """Return what an exit rule makes of the task; its retries stay bounded (S7)."""
     failures = task.counters.failures
-    if action.queue:
-        return SendOn(action.queue, task)
     if action.kind == "fail" or failures >= task.budgets.retries:
         return MoveToDeadLetters(_failure(outcome), _description("failed", failures + 1, outcome))
     delay = backoff.delay(failures + 1) if action.delay is None else action.delay
@@ -239,22 +225,6 @@ def outgrown(outcome: Outcome | None, fault: MalformedTask) -> MoveToDeadLetters
     if outcome is None or outcome.kind not in {OutcomeKind.FAILED, OutcomeKind.TIMED_OUT}:
         return Leave()
     return MoveToDeadLetters(_failure(outcome), f"{outcome.detail}; it cannot be put back: it {fault}")
-
-
-def not_sent_on(verdict: SendOn, outcome: Outcome | None, cause: str) -> MoveToDeadLetters:
-    """Return the verdict on a task that cannot go on in another queue."""
-    last = outcome or Outcome(kind=OutcomeKind.FAILED)
-    return MoveToDeadLetters(
-        _failure(last), f"{_description('failed', 1, last)}; it could not be sent on to queue {verdict.queue}: {cause}"
-    )
-
-
-def not_sent_yet(verdict: SendOn, outcome: Outcome | None) -> Requeue | MoveToDeadLetters:
-    """Return the verdict on a task that another queue did not take in time: it runs again, as after a preemption."""
-    counters = verdict.task.counters
-    if counters.preemptions >= verdict.task.budgets.preemptions:
-        return not_sent_on(verdict, outcome, "that queue did not answer, again and again")
-    return Requeue(counters.raised(preemptions=1), _SENT_LATER)
 
 
 def unspent(task: Task) -> Requeue:

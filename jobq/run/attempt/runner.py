@@ -21,7 +21,6 @@ from jobq.run.process.oom import OomCounter, OomWatch
 from jobq.run.process.output import OutputReader, StreamName
 from jobq.run.process.spawner import Deadline, Launch, OtherKind, Spawner, StartFailed, nothing
 from jobq.run.process.task_folder import TaskFolder
-from jobq.run.process.task_user import TaskUser, users_of
 from jobq.run.process.usage import UsageSampler
 from jobq.settings import Settings
 from jobq.task import Outcome, Task
@@ -113,9 +112,6 @@ class CommandRunner:
         oom: counts what the kernel kills for want of memory.
         grants: what attempts hold of what the worker offers; None = it offers nothing.
         output_reader: makes what reads one attempt's output.
-
-    Raises:
-        ConfigurationError: JOBQ_TASK_USER cannot be kept; see `users_of`.
     """
 
     def __init__(
@@ -139,7 +135,6 @@ class CommandRunner:
         self._spawner = spawner
         self._queue_name = queue_name
         self._settings = settings
-        self._environment = environment
         self._inherited = inherited_environment(environment, settings.task_env)
         self._on_line = on_line
         self._on_bytes = on_bytes or {}
@@ -151,7 +146,6 @@ class CommandRunner:
         self._oom = OomWatch(oom)
         self._grants = grants
         self._output_reader = output_reader
-        self._users = users_of(settings)
 
     async def start(
         self,
@@ -166,26 +160,15 @@ class CommandRunner:
             raise OtherKind("this task is meant for a library callback; `jobq worker` runs commands")
         held = ExitStack()  # until all of it has ended
         try:
-            user, folder, own, arguments = self._users.take(), self._folder, None, None
-            if user is None and self._settings.task_user is not None:  # never as our own user instead
-                raise StartFailed("all users of JOBQ_TASK_USER are taken", transient=True)
-            if user is not None:
-                held.callback(self._users.give_back, user)
+            arguments = None
             try:
-                kept = None
-                if user is not None:
-                    folder = own = self._folder.of((user.uid, user.gid))
-                    held.callback(folder.close)
-                    if self._archives is not None:
-                        kept = self._folder.of((user.uid, user.gid))
-                        held.callback(kept.close)
-                checkpoints = AttemptCheckpoints(delivery, keeper, self._archives, self._folder.new_folder, kept)
+                checkpoints = AttemptCheckpoints(delivery, keeper, self._archives, self._folder.new_folder)
                 held.callback(checkpoints.close)
                 await checkpoints.restore()
-                socket = await self._line.admit(checkpoints, own)
+                socket = await self._line.admit(checkpoints)
                 held.callback(self._line.dismiss, socket)
                 if task.kwargs:
-                    arguments = folder.written(strict_json.dumps(task.kwargs))
+                    arguments = self._folder.written(strict_json.dumps(task.kwargs))
                     held.callback(_remove, arguments)  # its process has, unless it did not get so far
             except OSError as error:
                 raise StartFailed(f"no room for its socket and its files: {error.strerror}", transient=True) from error
@@ -197,8 +180,7 @@ class CommandRunner:
                 delivery,
                 deadline=deadline,
                 argv=argv_of(task, arguments),
-                user=user,
-                folder=folder,
+                folder=self._folder,
                 variables=variables,
                 checkpoints=checkpoints,
                 on_close=held.close,
@@ -216,7 +198,6 @@ class CommandRunner:
         *,
         deadline: Deadline,
         argv: tuple[str, ...],
-        user: TaskUser | None = None,
         folder: TaskFolder | None = None,
         variables: Mapping[str, str] | None = None,
         checkpoints: AttemptCheckpoints | None = None,
@@ -229,22 +210,18 @@ class CommandRunner:
             delivery: how it came.
             deadline: by when nothing of it may live; it moves meanwhile.
             argv: what to execute.
-            user: whom it runs as; None = the worker's user.
             folder: where it may write a result; None = it has none.
             variables: more for its environment.
             checkpoints: what it saves; None = it saves by other ways.
             on_close: called when all of it has ended.
         """
-        inherited = self._inherited
-        if user is not None:
-            inherited = inherited_environment(user.environment(self._environment), self._settings.task_env)
         environment = task_environment(
             task,
             queue_name=self._queue_name,
             fencing=delivery.fencing,
             attempt=delivery.deliveries,
             checkpoint=StoredCheckpoint.decode(delivery.checkpoint_value).value,
-            inherited=inherited,
+            inherited=self._inherited,
         )
         environment.update(variables or {})
         grant = None if self._grants is None else self._grants.of(delivery)
@@ -274,8 +251,6 @@ class CommandRunner:
                 stdout=output.stdout,
                 stderr=output.stderr,
                 deadline=deadline,
-                user=user,
-                max_processes=self._settings.task_max_processes,
                 cpu_ids=() if grant is None or grant.grant is None else grant.grant.cpu_ids,
                 on_gone=nothing if grant is None else grant.launching(),
             )

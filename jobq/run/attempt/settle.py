@@ -17,11 +17,10 @@ from jobq.errors import (
     QueueNotFound,
     SettlementUnknown,
 )
-from jobq.journal.records import MOVED
 from jobq.lease.keeper import LeaseKeeper
 from jobq.lease.outage import Outage
 from jobq.racing import first_of
-from jobq.run.attempt.retry import Cancel, Leave, SendOn, Verdict, outgrown, unburied
+from jobq.run.attempt.retry import Cancel, Leave, Verdict, outgrown, unburied
 from jobq.run.stopping import Stopping
 from jobq.settlement import TAIL_CHARACTERS, Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq.task import Outcome, TaskResult
@@ -247,8 +246,8 @@ def _settlement(verdict: Verdict, outcome: Outcome | None, record: Record | None
             return verdict
         case MoveToDeadLetters(_, description):
             return replace(verdict, description=_with_output(description, outcome), record=record)
-        case Complete() | Cancel() | SendOn():
-            then = "canceled" if isinstance(verdict, Cancel) else MOVED if isinstance(verdict, SendOn) else "done"
+        case Complete() | Cancel():
+            then = "canceled" if isinstance(verdict, Cancel) else "done"
             return Complete(_result(outcome), then=then, record=record)
         case Leave():
             raise ValueError("what is left to its lease is not settled")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from jobq import notify
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
-from jobq.formats.exit_rules import queues_of
 from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, read, work_in
 from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
@@ -187,13 +186,8 @@ class SignatureCheck:
     def _in_time(self, fields: dict[str, Any], key: "TrustedKey", now: float) -> Verified | Refused | None:
         try:
             work, _, _ = read(fields)
-            rules = work_in(work.text)[1].get("on_exit") or ()
-            onward = queues_of(rules)
-        except (MalformedTask, ValueError, TypeError, AttributeError):  # the last three: rules that are none
+        except MalformedTask:
             return None
-        hops = work.hops
-        if hops and (len(set(hops)) < len(hops) or not onward.issuperset(hops) or hops[-1] != self._queue):
-            return Refused(f"its signed rules do not bring it to {self._queue}", Reason.WRONG_QUEUE)
         audience = work.audience
         if audience is None or audience.location not in self._locations or self._queue not in audience.queues:
             where = "no queue" if audience is None else f"{audience.location} and {', '.join(audience.queues)}"
@@ -211,5 +205,5 @@ class SignatureCheck:
 
 
 def _digest(work: Work) -> bytes:
-    """Return what one work is known by in each queue to which its rules send it; the rest of its id is not signed."""
-    return hashlib.blake2b(repr((work.hops, work.text)).encode(), digest_size=16).digest()
+    """Return what one work is known by; the rest of its id is not signed."""
+    return hashlib.blake2b(work.text.encode(), digest_size=16).digest()

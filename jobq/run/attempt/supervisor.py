@@ -23,13 +23,12 @@ from jobq.racing import first_done, first_of, never, racing
 from jobq.run.attempt import allowed, neighbours, retry
 from jobq.run.attempt.attempt_events import AttemptEvents
 from jobq.run.attempt.attempt_journal import AttemptJournal
-from jobq.run.attempt.forward import OnwardQueues, sent_on
 from jobq.run.attempt.journal_looks import JournalLooks
 from jobq.run.attempt.neighbours import Admission, Placement
 from jobq.run.attempt.result import fit_to_keep
-from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, SendOn, Verdict
+from jobq.run.attempt.retry import Backoff, Cancel, Judge, Leave, Reason, Verdict
 from jobq.run.attempt.runner import Runner, Running
-from jobq.run.attempt.settle import Patience, Settled, give_back, settle
+from jobq.run.attempt.settle import Settled, give_back, settle
 from jobq.run.attempt.signature_check import Refused, SignatureCheck, Verified
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.spawner import Awaited, Deadline, OtherKind, StartFailed, StatusLost
@@ -110,11 +109,6 @@ class Supervisor:
     def ticker(self) -> Ticker:
         """Watches the leases of all attempts."""
         return Ticker(self.clock)
-
-    @cached_property
-    def onward(self) -> OnwardQueues:
-        """Where a task's rule may send it on."""
-        return OnwardQueues(self.settings.onward_queues)
 
     @cached_property
     def looks(self) -> JournalLooks:
@@ -222,7 +216,6 @@ class _Attempt:
             return await self._refuse(Refused(str(error)))
 
     async def _run_task(self, task: Task, verified: Verified | None) -> DeliveryReport:
-        self._with.onward.warn_of(task)
         refused = self._refused(task, verified)  # first: no room is made for what this worker may not run
         has_room = refused is not None or await self._has_room()
         end = Cancel() if self._journal.is_canceled else retry.refusal(task, self._delivery.deliveries)
@@ -484,19 +477,10 @@ class _Attempt:
         return verdict
 
     async def _settle(self, verdict: Verdict, outcome: Outcome | None) -> DeliveryReport:
-        if isinstance(verdict, SendOn):
-            seconds = self._delivery.lease.total_seconds()
-            patience = Patience(self._with.clock, seconds, self._with.stopping)
-            stopped = self._journal.is_canceled
-            verdict = (
-                Cancel()
-                if stopped
-                else await sent_on(self._with.backend, verdict, outcome, self._keeper, patience, self._with.onward)
-            )
         verdict = self._journal.judged(verdict)
         settled = await self._settle_and_report(verdict, outcome)
         self._events.settled(verdict, settled)
-        if settled is Settled.YES and isinstance(verdict, Complete | Cancel | SendOn) and self._checkpoints is not None:
+        if settled is Settled.YES and isinstance(verdict, Complete | Cancel) and self._checkpoints is not None:
             await self._checkpoints.forget()
         return DeliveryReport(task_id=self._delivery.id, verdict=verdict, settled=settled, outcome=outcome)
 

@@ -50,12 +50,11 @@ class TaskSocket:
         self._opening = asyncio.Lock()
         self._open = Counter[int]()  # by the leader of the task; 0 = others
 
-    async def admit(self, checkpoints: AttemptCheckpoints, folder: TaskFolder | None = None) -> str:
+    async def admit(self, checkpoints: AttemptCheckpoints) -> str:
         """Return what JOBQ_TASK_SOCKET says to one attempt; raises OSError when there is no room for a socket.
 
         Args:
             checkpoints: saves what it wants saved, fenced, and takes its progress.
-            folder: the attempt's own, of another user, who finds the socket there; None = the worker's user runs it.
         """
         async with self._opening:
             path = self._folder.path / "line"
@@ -66,10 +65,6 @@ class TaskSocket:
                     self._serve, path, limit=MAX_LINE_BYTES, start_serving=False
                 )
                 await self._server.start_serving()
-        if folder is not None:
-            path.chmod(0o666)  # who may connect is decided by the folders that its names are in
-            (folder.path / path.name).hardlink_to(path)
-            path = folder.path / path.name
         token = secrets.token_hex(16)
         self._attempts[token] = _Attempt(checkpoints)
         return f"{token}@{path}"

@@ -13,7 +13,6 @@ Options, each with a value:
     --withheld FD              what it is started without, see `jobq.run.withheld`; it has JOBQ_WITHHELD_FD when it is
                                started again
     --group PATH               make this control group, and be in it with all tasks (cgroups(7), v2)
-    --namespaces 1             have each task in a PID namespace of its own (pid_namespaces(7))
     --launcher PATH            have this program become the leaders of tasks, where that can be (launcher.c)
     --stop-within SECONDS      kill a worker that has not ended so long after SIGTERM, SIGHUP or SIGINT (30)
 
@@ -32,7 +31,7 @@ import sys
 import time
 
 from jobq.run import withheld
-from jobq.run.guardian.contained import Contained
+from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.heartbeat import SECONDS as HEARTBEAT_SECONDS
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.loop import Guardian
@@ -44,10 +43,11 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STOP_WITHIN_SECONDS = 30.0  # for the stop grace, to kill and to give back
 USAGE = 2  # architecture 12
+GROUP_SECONDS = 1.0  # for what was killed in vain until now to leave the control group
 
 
 def start_worker(
-    command: list[str], environment: dict[str, str], rest: int, contained: Contained
+    command: list[str], environment: dict[str, str], rest: int, group: ControlGroup
 ) -> tuple[int, socket.socket]:
     """Fork the worker into a process group of its own, tied to this process; return its number and our socket.
 
@@ -55,7 +55,7 @@ def start_worker(
         command: starts it.
         environment: variables beside ours.
         rest: a file with those that it gets later; -1 = there is none.
-        contained: what holds the tasks together.
+        group: the control group that this process is in.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     guardian = os.getpid()
@@ -66,7 +66,7 @@ def start_worker(
             # No PDEATHSIG here: a worker whose guardian dies has to kill what left its leaders' trees, and then itself.
             if os.getppid() == guardian:
                 os.set_inheritable(theirs.fileno(), True)
-                contained.group.leave()  # who finds us dead kills all that is in it, and it is us who may
+                group.leave()  # who finds us dead kills all that is in it, and it is us who may
                 kernel.default_signals(worker=True)
                 kernel.ignore_terminal()
                 environment = {**os.environ, **environment, "JOBQ_GUARDIAN_FD": str(theirs.fileno())}
@@ -88,7 +88,7 @@ def guard_worker(
     pause: float,
     stop_within: float,
     rest: int,
-    contained: Contained,
+    group: ControlGroup,
     system: System,
 ) -> int:
     """Guard the worker, and start it again when it dies by a signal.
@@ -100,7 +100,7 @@ def guard_worker(
         pause: seconds before the first start after a death.
         stop_within: seconds that it may take to end.
         rest: see `start_worker`.
-        contained: what holds the tasks together.
+        group: the control group that this process is in.
         system: the kernel.
 
     Returns:
@@ -117,7 +117,7 @@ def guard_worker(
             connection.set_inheritable(False)
             first = None
         else:
-            worker, connection = start_worker(command, environment, rest, contained)
+            worker, connection = start_worker(command, environment, rest, group)
         guardian = Guardian(
             connection,
             signals,
@@ -125,7 +125,7 @@ def guard_worker(
             heartbeat,
             stop_within,
             strangers & frozenset(kernel.children()),
-            contained,
+            group,
             system,
         )
         code = os.waitstatus_to_exitcode(guardian.run() or 0)
@@ -171,7 +171,6 @@ def main(arguments: list[str]) -> int:
         "--connection": "-1",
         "--withheld": "-1",
         "--group": "",
-        "--namespaces": "0",
         "--launcher": "",
     }
     while len(arguments) > 1 and arguments[0] in options:
@@ -181,14 +180,12 @@ def main(arguments: list[str]) -> int:
     if not is_attached and (arguments[:1] != ["--"] or not arguments[1:]):
         say("usage: python -P -m jobq.run.guardian [--restart N] [--stop-within SECONDS] -- CMD ...")
         return USAGE
-    contained = Contained(options["--group"], in_namespaces=options["--namespaces"] == "1")
+    group = ControlGroup(options["--group"])
     system = System(options["--launcher"])
-    contained.begin()
+    group.enter()
     try:
         if is_attached:
-            Guardian(
-                socket.socket(fileno=int(arguments[1])), SignalPipe(), None, contained=contained, system=system
-            ).run()
+            Guardian(socket.socket(fileno=int(arguments[1])), SignalPipe(), None, group=group, system=system).run()
             return 0
         worker, rest = int(options["--worker"]), int(options["--withheld"])
         return guard_worker(
@@ -198,11 +195,12 @@ def main(arguments: list[str]) -> int:
             float(options["--first-pause"]),
             float(options["--stop-within"]),
             rest if rest < 0 else withheld.receive_file(rest),
-            contained,
+            group,
             system,
         )
     finally:
-        contained.end()
+        if group.leave():  # else who watches us ends it, or the next worker to start
+            group.end(GROUP_SECONDS)
 
 
 if __name__ == "__main__":

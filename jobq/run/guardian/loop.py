@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from jobq.run.guardian import protocol
 from jobq.run.guardian.child_worker import ChildWorker
-from jobq.run.guardian.contained import Contained
+from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.guardian.freeze import FreezeWatch
 from jobq.run.guardian.heartbeat import Heartbeat
 from jobq.run.guardian.inbox import MOST_WAITING, Inbox
@@ -36,7 +36,7 @@ class Guardian:
         heartbeat: to the watcher, whose end ends us and our child; None = there is none.
         stop_within: seconds that our child may take to end once a signal has asked it to.
         strangers: children that this process had before it was a guardian; they are left alone.
-        contained: what holds the tasks together.
+        group: the control group of this process and the tasks.
         system: the kernel.
     """
 
@@ -48,15 +48,15 @@ class Guardian:
         heartbeat: Heartbeat | None = None,
         stop_within: float = math.inf,
         strangers: frozenset[int] = frozenset(),
-        contained: Contained | None = None,
+        group: ControlGroup | None = None,
         system: System | None = None,
     ) -> None:
         self._system = system = system or System()
         self._signals = signals
-        self._contained = contained or Contained()
+        self._group = group or ControlGroup("")
         self._connection = connection
         self._sender = Sender(connection)
-        self._tasks = Tasks(child, strangers, self._contained.namespaces, system)
+        self._tasks = Tasks(child, strangers, system)
         self._child = None if child is None else ChildWorker(child, self._tasks, stop_within, system)
         self._inbox = Inbox(connection, self._tasks, system)
         self._connected = True
@@ -96,7 +96,7 @@ class Guardian:
         """Say hello to the worker."""
         self._connection.setblocking(False)
         who = {"version": protocol.VERSION, "pid": self._system.getpid()}
-        self._send({"op": "hello", **who, **self._contained.as_message()})
+        self._send({"op": "hello", **who, "group": self._group.path, "why": self._group.why})
 
     def goes_on(self) -> bool:
         """Whether there is something to guard; for some seconds at most once the worker is gone."""
@@ -173,8 +173,8 @@ class Guardian:
             "the watcher was killed: so are the worker and what it ran; its tasks come back when their leases run out"
         )
         # Tasks first: until they are dead the worker is the last who could see to it, should we be killed as well.
-        if self._contained.group.leave():
-            self._contained.group.kill()
+        if self._group.leave():
+            self._group.kill()
         self._disconnect()
         if self._child is not None:
             self._child.kill()

@@ -5,10 +5,9 @@ A frame is a length (4 bytes, big-endian) and a JSON object with the key `op`; d
 connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
-    spawn   id, argv, env, unset, cwd (or null), deadline (or null), user and cpus (optional), and two
-            descriptors: stdout and stderr
+    spawn   id, argv, env, unset, cwd (or null), deadline (or null), cpus (optional), and two descriptors:
+            stdout and stderr
             env, unset: what the environment has otherwise, and no more, than that of the spawn before
-            user = {uid, gid, is_alone, processes (or null)}: whom it runs as; is_alone = what else does is killed
             cpus = the numbers of those that it may use; empty or none = those of the guardian
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
     clock   id (0)                before the first spawn: deadlines are of CLOCK_MONOTONIC, since a file of this machine
@@ -17,9 +16,9 @@ Worker to guardian, two descriptors with a spawn:
     kill    id                    SIGKILL to the whole tree
     ping    id (0)                asks for a pong
 Guardian to worker, one descriptor with a handle:
-    hello   version, pid, group, namespaces, why
-            first of all; group = the path of the control group that it is in, or empty; namespaces = each task has a
-            PID namespace; why there is neither, if it was asked for one
+    hello   version, pid, group, why
+            first of all; group = the path of the control group that it is in, or empty; why there is none, if it was
+            asked for one
     pong                          whatever it says is as good a sign of life; this is for when it has nothing to say
     started id, pid, handle       handle = true: a descriptor comes along, the leader's pidfd, so that the worker can
             kill by itself; false: the leader has ended meanwhile, or no descriptor was left
@@ -42,7 +41,7 @@ TYPE_CHECKING = False  # as in `typing`, which costs a guardian a sixth of its s
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-VERSION = 6
+VERSION = 7
 MAX_FRAME_BYTES = 16 * 1024 * 1024  # several times what exec takes
 SPAWN_DESCRIPTORS = 2
 HANDLE_DESCRIPTORS = 1

@@ -1,24 +1,13 @@
 """How the guardian starts a task: the child arms, connects, and executes or ends (P2).
 
 A task is started by the launcher, a small program in C (`launcher.c`), where there is one: it takes a third of the
-CPU of a fork of Python. Elsewhere, for a task in a PID namespace of its own, and for one of another user, the guardian
-forks, and `become` does the same.
+CPU of a fork of Python. Elsewhere the guardian forks, and `become` does the same.
 """
 
-import contextlib
-import errno
 import os
-import resource
-import signal
-import stat
 
 from jobq.run.guardian.protocol import Message
 from jobq.run.process import kernel
-
-_MOST_BLOWS = 100  # of one attempt, where other guardians' hit ours
-TYPE_CHECKING = False  # as in `typing`
-if TYPE_CHECKING:
-    from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 
 def launch_task(launcher: str, message: Message, stdout: int, stderr: int, report: int) -> int:
@@ -44,25 +33,15 @@ def launch_task(launcher: str, message: Message, stdout: int, stderr: int, repor
     )
 
 
-def fork_task(
-    message: Message, stdout: int, stderr: int, report: int, namespaces: "PidNamespaces | None"
-) -> tuple[int, int]:
-    """Return the numbers of a leader and of its namespace's init, 0 = it is in ours. Raises OSError."""
-    if namespaces is None:
-        me = os.getpid()
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, me)
-        return pid, 0
-    try:
-        init = namespaces.enter()  # without a leader it is a stray
-        if (pid := kernel.fork()) == 0:
-            become(message, stdout, stderr, report, None)
-    finally:
-        namespaces.leave()
-    return pid, init
+def fork_task(message: Message, stdout: int, stderr: int, report: int) -> int:
+    """Return the number of a leader. Raises OSError."""
+    guardian = os.getpid()
+    if (pid := kernel.fork()) == 0:
+        become(message, stdout, stderr, report, guardian)
+    return pid
 
 
-def become(message: Message, stdout: int, stderr: int, report: int, guardian: int | None) -> None:
+def become(message: Message, stdout: int, stderr: int, report: int, guardian: int) -> None:
     """In the child: arm, connect, execute; never returns.
 
     Args:
@@ -70,20 +49,14 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
         stdout: to be its standard output.
         stderr: to be its standard error.
         report: where to write why it does not execute.
-        guardian: the number of our parent; None = this is a PID namespace of the task's, whose init sees to that.
+        guardian: the number of our parent.
     """
     stage = "program"
     try:
         os.setsid()
         kernel.become_subreaper()
-        if guardian is None:
-            from jobq.run.guardian.pid_namespaces import show_own_processes  # noqa: PLC0415 - it is there by now
-
-            show_own_processes()
-        if message.get("user") is not None:
-            _become_user(message["user"], (stdout, stderr))
-        kernel.die_with_parent()  # which a change of user would undo
-        if guardian is not None and os.getppid() != guardian:
+        kernel.die_with_parent()
+        if os.getppid() != guardian:
             os._exit(127)  # the guardian died before this process was armed
         null = os.open("/dev/null", os.O_RDONLY)
         for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
@@ -101,48 +74,3 @@ def become(message: Message, stdout: int, stderr: int, report: int, guardian: in
     except BaseException:  # noqa: BLE001 - a child must not run on as a second guardian
         os.write(report, f"{stage}:0".encode("ascii"))
     os._exit(127)
-
-
-def _become_user(user: Message, outputs: tuple[int, int]) -> None:
-    """Run on as another user, for good (docs/deployment.md)."""
-    for output in outputs:
-        if stat.S_ISFIFO(os.fstat(output).st_mode):  # the worker's own; what writes to /dev/stdout opens it anew
-            os.fchown(output, user["uid"], user["gid"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if user["processes"] is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (user["processes"], user["processes"]))
-    os.umask(0o077)
-    os.setgroups([])
-    os.setresgid(user["gid"], user["gid"], user["gid"])
-    os.setresuid(user["uid"], user["uid"], user["uid"])
-    kernel.gain_no_privileges()
-
-
-def kill_all_of_user(uid: int) -> None:
-    """Kill whatever runs as this user, at one blow: as that user, which spares who sends it alone (kill(2)).
-
-    Raises:
-        OSError: no process could be had for it, or none that may become that user and no more than that.
-    """
-    for _ in range(_MOST_BLOWS):
-        if not os.WIFSIGNALED(status := _blow(uid)):
-            break  # else that of another guardian has hit it, which is nobody's, too: a blow for another user
-    if status:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-def _blow(uid: int) -> int:
-    """Kill whatever runs as this user, from a process that ends by that; return its status."""
-    pid = kernel.fork()
-    if pid == 0:
-        code = 1
-        try:
-            # Who is killed must not be able to kill or stop this process.
-            os.setresuid(kernel.NOBODYS, uid, kernel.NOBODYS)
-            if 0 not in os.getresuid() and os.geteuid() == uid and not kernel.capabilities():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)
-                code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1]

@@ -8,15 +8,13 @@ import time
 
 from jobq.run.guardian import held_up
 from jobq.run.guardian.protocol import Message
-from jobq.run.guardian.start_process import fork_task, kill_all_of_user, launch_task
+from jobq.run.guardian.start_process import fork_task, launch_task
 from jobq.run.process import kernel
 
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     import resource
     import socket
-
-    from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 
 _SHORT_OF = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # so is who forks
@@ -72,41 +70,34 @@ class System:
         """Return the process group of a process; 0 = one of another PID namespace."""
         return os.getpgid(pid)
 
-    def fork_task(
-        self, message: Message, stdout: int, stderr: int, namespaces: "PidNamespaces | None"
-    ) -> tuple[int, int, int]:
+    def fork_task(self, message: Message, stdout: int, stderr: int) -> tuple[int, int]:
         """Start a leader that is armed before it executes anything (P2).
 
         Args:
             message: what it executes.
             stdout: to be its standard output.
             stderr: to be its standard error.
-            namespaces: makes one for it; None = it is in ours.
 
         Returns:
-            Its number, that of its namespace's init or 0, and a pipe that says why it does not execute, and whose end
-            says that it does.
+            Its number, and a pipe that says why it does not execute, and whose end says that it does.
 
         Raises:
             OSError: no process or descriptor could be had.
         """
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        init = 0
         try:
             with kernel.bound_to(message.get("cpus")):
-                pid = self._launched(message, stdout, stderr, report) if namespaces is None else 0
-                if not pid:
-                    pid, init = fork_task(message, stdout, stderr, report, namespaces)
+                pid = self._launched(message, stdout, stderr, report) or fork_task(message, stdout, stderr, report)
         except OSError:
             os.close(status)
             raise
         finally:
             os.close(report)
-        return pid, init, status
+        return pid, status
 
     def _launched(self, message: Message, stdout: int, stderr: int, report: int) -> int:
         """Return the number of a leader that the launcher becomes; 0 = it is to be forked."""
-        if not self._launcher or message.get("user") is not None:
+        if not self._launcher:
             return 0
         try:
             return launch_task(self._launcher, message, stdout, stderr, report)
@@ -146,10 +137,6 @@ class System:
     def killpg(self, group: int, number: int) -> None:
         """Send a signal to a process group. Raises ProcessLookupError, PermissionError."""
         os.killpg(group, number)
-
-    def kill_all_of_user(self, uid: int) -> None:
-        """See `fork.kill_all_of_user`."""
-        kill_all_of_user(uid)
 
     def ended_child(self) -> int | None:
         """Return the number of a child that has ended and is not reaped; None = there is none."""

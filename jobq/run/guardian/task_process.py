@@ -12,8 +12,6 @@ class TaskProcess:
     Attributes:
         id: the worker's name for it.
         pid: its number, and that of its session and group; ours until it is reaped (P4).
-        init: the number of its PID namespace's init; 0 = it is in the guardian's namespace.
-        own_user: the user that nobody else runs as, to be killed off with it; 0 = there is none.
         status: the read end of the pipe that exec closes, or that says why there was no exec; -1 once read.
         deadline: boottime in seconds by which the tree must be dead; None = no deadline.
         killed: "", "asked" or "deadline".
@@ -27,8 +25,6 @@ class TaskProcess:
     def __init__(self, number: int, pid: int, status: int, deadline: float | None) -> None:
         self.id = number
         self.pid = pid
-        self.init = 0
-        self.own_user = 0
         self.status = status
         self.deadline = deadline
         self.killed = ""

@@ -2,8 +2,7 @@
 
 Each leader is the subreaper of its own tree, so whatever leaves its process group stays below it while it lives, and
 falls to the guardian when it dies. So a child of the guardian that is neither the worker nor a live leader belongs to
-a task that has ended, and is killed. With a PID namespace for each task that is the namespace's init, a child of ours,
-and all that is in there dies with it.
+a task that has ended, and is killed.
 """
 
 import contextlib
@@ -15,10 +14,6 @@ from jobq.run.guardian.running_clock import RunningClock
 from jobq.run.guardian.system import System
 from jobq.run.guardian.task_process import TaskProcess, ending
 from jobq.run.process import kernel
-
-TYPE_CHECKING = False  # as in `typing`
-if TYPE_CHECKING:
-    from jobq.run.guardian.pid_namespaces import PidNamespaces
 
 SWEEP_SECONDS = 1.0  # how long a killed tree may take to be gone before its end is reported with survivors
 REAP_SECONDS = 10.0  # how much longer when there are so many that they are dead and not all reaped yet
@@ -32,7 +27,6 @@ class Tasks:
     Args:
         worker: the number of the child that is no task; None = there is none.
         strangers: children from before this process was a guardian: `exec jobq worker` keeps those of a shell.
-        namespaces: makes a PID namespace for each; None = they are in ours.
         system: the kernel.
     """
 
@@ -40,14 +34,11 @@ class Tasks:
         self,
         worker: int | None,
         strangers: frozenset[int] = frozenset(),
-        namespaces: "PidNamespaces | None" = None,
         system: System | None = None,
     ) -> None:
         self._system = system = system or System()
         self.worker_status: int | None = None
         self._worker = worker
-        self._namespaces = namespaces
-        self._inits = set[int]()  # those of live leaders' namespaces; of an ended one it is a stray, as all in there
         self._strangers = set(strangers)  # ours un-reaped, so their numbers stay their own (P4)
         self._by_id: dict[int, TaskProcess] = {}  # live ones only, as in the next
         self._by_pid: dict[int, TaskProcess] = {}
@@ -77,15 +68,9 @@ class Tasks:
 
     def spawn(self, message: Message, stdout: int, stderr: int) -> TaskProcess:
         """Fork a task; whether exec works is written to `status`. Raises OSError, see `System.start`."""
-        user = message.get("user")
-        own_user: int = user["uid"] if user and user["is_alone"] else 0
-        if own_user:  # of an attempt whose guardian was killed
-            self._system.kill_all_of_user(own_user)
-        pid, init, status = self._system.fork_task(message, stdout, stderr, self._namespaces)
+        pid, status = self._system.fork_task(message, stdout, stderr)
         leader = TaskProcess(message["id"], pid, status, message["deadline"])
-        leader.init, leader.own_user = init, own_user
         self._by_id[leader.id] = self._by_pid[pid] = leader
-        self._inits |= {init} - {0}
         return leader
 
     def started(self, leader: TaskProcess) -> tuple[str, int] | None:
@@ -117,8 +102,6 @@ class Tasks:
         """Kill the group; the leader's end then brings the rest of its tree here, where `reap` kills it."""
         leader.killed = leader.killed or why
         self.signal(leader, signal.SIGKILL)
-        if leader.init in self._inits:
-            self._system.kill(leader.init, signal.SIGKILL)  # our un-reaped child (P4)
 
     def kill_all(self) -> None:
         """Kill every tree."""
@@ -220,17 +203,12 @@ class Tasks:
             self.signal(leader, signal.SIGKILL)
         status, usage = self._system.reap(pid)
         self._strangers.discard(pid)
-        self._inits.discard(pid)
         self._killed.pop(pid, None)
         self._hopeless.pop(pid, None)
         if leader is not None:
             leader.sweep_until = self._clock.seconds() + SWEEP_SECONDS
             leader.foreign = self._foreign  # found before it was last known to live, when its own were still below it
             leader.ended = ending(leader, status, usage, self._own_rss(usage.ru_maxrss))
-            self._inits.discard(leader.init)
-            if leader.own_user:
-                with contextlib.suppress(OSError):  # no process for it: the next attempt of that user begins with it
-                    self._system.kill_all_of_user(leader.own_user)
             del self._by_pid[pid]
             del self._by_id[leader.id]
             self._sweeping.append(leader)
@@ -252,7 +230,7 @@ class Tasks:
         return strays
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._by_pid or pid == self._worker or pid in self._strangers | self._inits
+        return pid in self._by_pid or pid == self._worker or pid in self._strangers
 
     def _kill(self, strays: list[int]) -> bool:
         """Kill what ended tasks left; each death may bring its own children here, and a SIGCHLD with it.

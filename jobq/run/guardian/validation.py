@@ -14,11 +14,6 @@ def check_spawn(message: Message) -> None:
         raise WireError("argv is no list of strings that names a program")
     if not isinstance(cwd, str | None):
         raise WireError("cwd is neither a string nor null")
-    if (user := message.get("user")) is not None:
-        numbers = (user["uid"], user["gid"], 1 if user["processes"] is None else user["processes"])
-        is_good = all(type(number) is int and number > 0 for number in numbers)
-        if not is_good or not isinstance(user["is_alone"], bool):
-            raise WireError("user is not one by numbers, or is root")
     cpus = message.get("cpus", [])
     if not isinstance(cpus, list) or not all(type(number) is int and 0 <= number < _MOST_CPUS for number in cpus):
         raise WireError("cpus is no list of numbers of processors")

@@ -23,15 +23,11 @@ _HANDLED = (signal.SIGCHLD, *FORWARDED, signal.SIGTSTP)  # a Ctrl-Z would stop w
 _TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)  # ignored: `stty tostop` stops nobody for a line, nor has it written twice
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-NOBODYS = 2**32 - 3  # a user that nobody is
 _CREDENTIALS = struct.Struct("iII")  # struct ucred, unix(7)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_CAP_AMBIENT = 47
-_PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 # These run between fork and exec, where each page that Python touches is copied: so as plainly as ctypes can, with
 # the GIL, without errno and without the enumerations that `signal` makes of numbers. Both together cost 0.5 ms a fork.
@@ -106,22 +102,10 @@ def hide_from_same_user() -> None:
     _call(_PR_SET_DUMPABLE, 0)
 
 
-def gain_no_privileges() -> None:
-    """Keep none that this process had, and let no setuid program give it any (prctl(2), capabilities(7))."""
-    _call(_PR_SET_NO_NEW_PRIVS, 1)
-    _call(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-
-
 def file_system_of(path: str) -> int:
     """Return on what kind of file system a file lies, by its number in linux/magic.h; 0 = nobody knows (statfs(2))."""
     made = (ctypes.c_long * 32)()  # a struct statfs, with room
     return int(made[0]) & 0xFFFFFFFF if _statfs(os.fsencode(path), made) == 0 else 0
-
-
-def capabilities() -> int:
-    """Return those that this process can use, a bit for each (capabilities(7))."""
-    with open("/proc/self/status", "rb") as file:  # noqa: PTH123 - pathlib costs 1 MB
-        return next(int(line.split()[1], 16) for line in file if line.startswith(b"CapEff:"))
 
 
 def close_from(first: int, but: int) -> None:

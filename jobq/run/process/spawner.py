@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from jobq.errors import JobqError
-from jobq.run.process.task_user import TaskUser
 
 _SHOWN_CHARACTERS: Final = 200
 # The machine's doing, not the task's: the same start may succeed elsewhere, or here in a moment.
@@ -58,8 +57,6 @@ class Launch:
         stdout, stderr: descriptors that become the child's 1 and 2; its 0 is /dev/null, and it inherits no other.
         cwd: working directory; None = the spawner's.
         deadline: after which the tree must be dead; None = no deadline.
-        user: whom it runs as; None = the spawner's user.
-        max_processes: how many that user may have; None = as many as the spawner's.
         cpu_ids: the processors that it may use; empty = those of the spawner.
         on_gone: called once when nothing of the tree lives for certain, or nothing was started; never, where nobody can
             say so. That may be long after its end was reported: what survived SIGKILL may hold a device.
@@ -71,8 +68,6 @@ class Launch:
     stderr: int
     cwd: str | None = None
     deadline: Deadline | None = None
-    user: TaskUser | None = None
-    max_processes: int | None = None
     cpu_ids: tuple[int, ...] = ()
     on_gone: Callable[[], None] = nothing
 

@@ -16,13 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from jobq.files.remove_tree import remove_beside, remove_tree
-from jobq.files.rights_of import give_tree
+from jobq.files.remove_tree import remove_tree
 
 PREFIX: Final = "jobq-tasks-"  # of no other folder of jobq: `sweep` removes what has no lock
 _PATH_BYTES: Final = 100  # a Unix socket's path ends at 104 (macOS) or 108 (Linux)
 _LONGEST_NAME: Final = "/12345678.json"
-_PRIVATE, _PASSABLE = 0o700, 0o711  # the first as mkdtemp makes it
+_PRIVATE: Final = 0o700  # as mkdtemp makes it
 _TRIES: Final = 20
 # Where TMPDIR is a long path, or nothing can be written there; mkdtemp makes it safe. A container has the second, even
 # where all else is read-only.
@@ -31,23 +30,11 @@ _held: Final[set[Path]] = set()  # by this process
 
 
 class TaskFolder:
-    """A worker's; made on first use.
+    """A worker's; made on first use."""
 
-    Args:
-        path: one that there is already, of a single attempt.
-        owner: user and group whose that is; None = this process's.
-        mode: of one that is made.
-
-    Attributes:
-        owner: as given.
-    """
-
-    def __init__(self, path: Path | None = None, owner: tuple[int, int] | None = None, *, mode: int = _PRIVATE) -> None:
-        self._path = path
-        self.owner = owner
-        self._mode = mode
+    def __init__(self) -> None:
+        self._path: Path | None = None
         self._lock = -1
-        self._passable: TaskFolder | None = None
 
     @property
     def path(self) -> Path:
@@ -57,7 +44,6 @@ class TaskFolder:
             self._release()
             sweep()
             self._path, self._lock = _made(former)
-            self._path.chmod(self._mode)
             _held.add(self._path)
             return self._path
         return former
@@ -72,8 +58,6 @@ class TaskFolder:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                if self.owner is not None:
-                    os.fchown(descriptor, *self.owner)
                 file.write(content)
         except OSError:
             path.unlink(missing_ok=True)  # on a full disk it would take what is left
@@ -83,38 +67,12 @@ class TaskFolder:
     def new_folder(self) -> Path:
         """Return a new, empty folder in it; raises OSError."""
         path = self.path / secrets.token_hex(4)
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=_PRIVATE)
         return path
-
-    def of(self, owner: tuple[int, int]) -> "TaskFolder":
-        """Return one that another user alone may enter, for one attempt, beside this one; raises OSError."""
-        if self._passable is None:
-            self._passable = TaskFolder(mode=_PASSABLE)  # each in it is closed to all but its own user
-        path = self._passable.new_folder()
-        os.chown(path, *owner)
-        return TaskFolder(path, owner)
-
-    def take(self, folder: Path) -> None:
-        """Put a folder of this process, with what is in it, into the place of this one, which is empty.
-
-        Raises:
-            OSError: it cannot be; the former may have become its new owner's.
-        """
-        assert self.owner is not None
-        give_tree(folder, *self.owner)
-        folder.rename(self.path)
 
     def close(self) -> None:
         """Remove it, at any time and any number of times."""
-        if self._passable is not None:
-            self._passable.close()
-            self._passable = None
-        if self._path is not None and self.owner is not None:
-            with suppress(OSError):  # a disk that fails is no reason to lose how the attempt ended
-                os.chown(self._path, os.geteuid(), os.getegid())  # the next of that user finds nothing
-            remove_beside(self._path)
-            self._path = None
-        elif self._path is not None:
+        if self._path is not None:
             remove_tree(self._path)
             self._release()
 
@@ -182,11 +140,7 @@ def sweep() -> None:
 def _is_own_folder(entry: "os.DirEntry[str]") -> bool:
     with suppress(OSError):
         found = entry.stat(follow_symlinks=False)
-        return (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and stat.S_IMODE(found.st_mode) in {_PRIVATE, _PASSABLE}
-        )
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _PRIVATE
     return False
 
 
@@ -232,9 +186,7 @@ def read_result(path: Path, max_bytes: int) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        whose = path.parent.stat().st_uid  # another user's folder: in it, a hard link could name any file of ours
-        is_its_own = whose in {os.geteuid(), found.st_uid}
-        return os.read(descriptor, max_bytes + 1) if stat.S_ISREG(found.st_mode) and is_its_own else None
+        return os.read(descriptor, max_bytes + 1) if stat.S_ISREG(found.st_mode) else None
     except OSError:
         return None
     finally:

@@ -73,12 +73,11 @@ def below_guardian(arguments: Sequence[str], settings: Settings) -> Settings:
         *("--restart", str(settings.restart)),
         *("--stop-within", str(settings.stop_grace.total_seconds() + GIVE_BACK_SECONDS)),
     ]
-    contained = guardian_options(settings.containment)
-    group = contained if "--group" in contained else []
+    group = guardian_options(settings.containment)
     try:
         command = [sys.executable, *OUR_PYTHON, "jobq", *arguments]
         shown = start_environment(os.environ, settings.task_env)
-        descriptor = launch([*contained, *options, "--", *command], group, shown).detach()
+        descriptor = launch([*group, *options, "--", *command], group, shown).detach()
     except OSError as error:  # this machine is short of processes or memory
         raise ConfigurationError(f"the guardian could not be started: {error}") from error
     os.environ[FD_VARIABLE] = str(descriptor)

@@ -2,7 +2,6 @@
 
 A control group (cgroups(7), v2) is made where that is allowed and where no task would notice. Its name says who made
 it, in a form that no later process can have: any that finds one of a dead maker kills what is in it, and removes it.
-PID namespaces change what tasks see, so they have to be asked for.
 """
 
 import os
@@ -15,23 +14,18 @@ from jobq.run.guardian.control_group import ControlGroup
 from jobq.run.spawn.control_groups import PREFIX, NoControlGroup, own_group, what_tasks_would_notice
 from jobq.run.spawn.dead_workers import new_id
 
-Asked = Literal["auto", "cgroup", "pidns", "off"]  # JOBQ_CONTAINMENT
+Asked = Literal["auto", "cgroup", "off"]  # JOBQ_CONTAINMENT
 CGROUP: Final = "cgroup"
-PIDNS: Final = "pidns"
 NONE: Final = "off"
 UNGUARDED: Final = "tasks run without the guardian"
 _TRIAL_SECONDS: Final = 1.0  # for one that is empty to be gone
-_ADVICE: Final = {
-    CGROUP: "run the worker in a control group that is its own, such as a systemd service with Delegate=yes",
-    PIDNS: "run the worker as root, with CAP_SYS_ADMIN",
-}
 
 
 class ContainmentInUse(NamedTuple):
     """What is in use.
 
     Attributes:
-        kind: "cgroup", "pidns", or "off" for nothing.
+        kind: "cgroup", or "off" for nothing.
         why: why it is no more than that, or where the group is.
     """
 
@@ -48,8 +42,6 @@ def guardian_options(asked: Asked) -> list[str]:
     Raises:
         ConfigurationError: a control group was asked for and cannot be had.
     """
-    if asked == PIDNS:
-        return ["--namespaces", "1"]
     try:
         path = _path_for(asked)
     except NoControlGroup as error:
@@ -59,11 +51,12 @@ def guardian_options(asked: Asked) -> list[str]:
 
 
 def check(asked: Asked, found: ContainmentInUse) -> None:
-    """Raise ConfigurationError when something was asked for by name and something else is in use."""
-    if asked in _ADVICE and asked != found.kind:
+    """Raise ConfigurationError when a control group was asked for and none is in use."""
+    if asked == CGROUP != found.kind:
         why = found.why or "its guardian was started without"
         raise ConfigurationError(
-            f"JOBQ_CONTAINMENT={asked} cannot be kept: {why}; {_ADVICE[asked]}, or set JOBQ_CONTAINMENT=auto"
+            f"JOBQ_CONTAINMENT=cgroup cannot be kept: {why}; run the worker in a control group that is its own, such as"
+            " a systemd service with Delegate=yes, or set JOBQ_CONTAINMENT=auto"
         )
 
 
@@ -78,10 +71,6 @@ def try_here(asked: Asked, *, is_guarded: bool) -> ContainmentInUse:
         return ContainmentInUse(NONE, "JOBQ_CONTAINMENT=off")
     if not is_guarded:
         return ContainmentInUse(NONE, UNGUARDED)
-    if asked == PIDNS:
-        from jobq.run.guardian.pid_namespaces import why_not  # noqa: PLC0415 - Linux alone has what it imports
-
-        return ContainmentInUse(NONE, why) if (why := why_not()) else ContainmentInUse(PIDNS, "one for each attempt")
     try:
         path = _path_for(asked)
     except NoControlGroup as error:

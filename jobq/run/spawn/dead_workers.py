@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from jobq.run.guardian.control_group import ControlGroup
-from jobq.run.guardian.init_name import init_name
 from jobq.run.spawn.control_groups import PREFIX, made_by_jobq, members, raise_if_short
 from jobq.run.spawn.survivors import LOOKS_WITHOUT, WORKER_ID_VARIABLE, kill_all_of, newest_numbers
 
@@ -57,7 +56,7 @@ def new_id(*guards: int) -> str:
 
 
 def holder_of(worker_id: str) -> str:
-    """Return what the leases of a worker say whose tasks a control group, or PID namespaces, hold together.
+    """Return what the leases of a worker say whose tasks a control group holds together.
 
     Control groups can be mounted, or not, in each mount namespace, and are not all below each root: who has others may
     see nothing of ours.
@@ -71,7 +70,7 @@ def without_survivors(holders: Iterable[str]) -> list[str]:
     """Return those workers of which nothing lives: guardian, watcher, worker, and what they ran, which is killed first.
 
     Who cannot be judged from here, and of whom something carries the id yet, or could not be killed in its control
-    group or namespaces, is not among them.
+    group, is not among them.
 
     Args:
         holders: what their leases say.
@@ -87,13 +86,8 @@ def without_survivors(holders: Iterable[str]) -> list[str]:
     _kill_carriers(_all_seen())
     carried = {found.worker_id for found in _all_seen().values()}
     left = {guard for group in made_by_jobq() for guard in _guards(group.name.removeprefix(PREFIX))}
-    names = {_name(number) for number in _numbers()}  # an init is there until all of its namespace is gone
     return [
-        holder
-        for holder, worker_id in dead.items()
-        if worker_id not in carried
-        and left.isdisjoint(_guards(worker_id))
-        and names.isdisjoint(init_name(int(number)) for number, _ in _guards(worker_id)[:1])
+        holder for holder, worker_id in dead.items() if worker_id not in carried and left.isdisjoint(_guards(worker_id))
     ]
 
 
@@ -223,16 +217,6 @@ def _seen(number: int) -> _Seen | None:
 
 def _stat(number: int) -> list[str]:
     return Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-
-
-def _name(number: int) -> str:
-    """Return the name of a process; nothing for one that has ended, and is a zombie at the most."""
-    try:
-        if _stat(number)[_STATE] not in "ZX":
-            return Path(f"/proc/{number}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    except OSError as error:
-        raise_if_short(error)
-    return ""
 
 
 def _numbers() -> list[int]:

@@ -68,7 +68,7 @@ class GuardianSpawner:
 
     Attributes:
         lost: set when the guardian is gone: nothing can be started any more.
-        contained_by: what holds the tasks together: "cgroup", "pidns", or "off" for nothing.
+        contained_by: what holds the tasks together: "cgroup", or "off" for nothing.
 
     Raises:
         ConfigurationError: on entering, when there is no guardian to be had, or not what is to hold the tasks together.
@@ -215,7 +215,6 @@ class GuardianSpawner:
             "unset": unset,
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
-            "user": _user_of(launch),
             "cpus": list(launch.cpu_ids),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
@@ -308,9 +307,7 @@ class GuardianSpawner:
 
     def _note_containment(self, hello: Message) -> None:
         self._handle.group = ControlGroup(hello.get("group", ""))
-        if hello.get("namespaces"):
-            self.contained_by = containment.PIDNS
-        elif self._handle.group.path:
+        if self._handle.group.path:
             self.contained_by = containment.CGROUP
         try:
             containment.check(self._contained, containment.ContainmentInUse(self.contained_by, hello.get("why", "")))
@@ -368,12 +365,6 @@ def _disown_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_inherited)
-
-
-def _user_of(launch: Launch) -> Message | None:
-    if (user := launch.user) is None:
-        return None
-    return {"uid": user.uid, "gid": user.gid, "is_alone": user.is_alone, "processes": launch.max_processes}
 
 
 def _start_guardian(options: list[str]) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:

@@ -13,7 +13,7 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq
 
 STAGE = Path(__file__).with_name("metadata_stage.py")
-FIRST = 1_500_000 + 16 * os.getpid()  # nobody's
+USER = str(1_500_000 + os.getpid())  # nobody's
 PYTHON = shutil.which("python3", path="/usr/bin:/bin")  # which any user can run
 NETWORK = """set -e
 ip link set lo up
@@ -46,19 +46,16 @@ def lacks(program: str) -> str | None:
     """Return why a recipe cannot be tried here, if it cannot."""
     if os.geteuid() != 0:
         return "a network of one's own, and another user, need root"
-    if missing := [name for name in (program, "unshare", "ip") if shutil.which(name) is None]:
+    if missing := [name for name in (program, "unshare", "ip", "setpriv") if shutil.which(name) is None]:
         return f"{', '.join(missing)}: not installed"
     tried = ["unshare", "--net", "sh", "-c", f"{NETWORK}{recipes()[program]}"]
     done = subprocess.run(tried, capture_output=True, text=True, check=False)
     return f"this kernel or container refuses it: {done.stderr[-200:]}" if done.returncode else None
 
 
-def worker(jobq: Jobq, rules: str, *options: str) -> str:
+def worker(jobq: Jobq, rules: str) -> str:
     """Run a worker in such a network, and return what its one task printed."""
-    run = (
-        f"{NETWORK}{rules}\nexec {sys.executable} {STAGE} {jobq.folder} {sys.executable} -m jobq demo worker "
-        + " ".join(options)
-    )
+    run = f"{NETWORK}{rules}\nexec {sys.executable} {STAGE} {jobq.folder} {sys.executable} -m jobq demo worker"
     done = subprocess.run(
         ["unshare", "--net", "sh", "-c", run],
         env=jobq.environment | {"JOBQ_SCHEDULED_EVENTS": "on"},
@@ -77,11 +74,11 @@ def test_a12_by_a_firewall_tasks_do_not_reach_it_and_their_worker_does(jobq: Job
     if why := lacks(program):
         pytest.skip(why)
     assert PYTHON is not None
-    recipe = recipes()[program].replace("2000-2063", f"{FIRST}-{FIRST}")
-    users = ("--task-user", f"{FIRST}-{FIRST}")
+    recipe = recipes()[program].replace("2000-2063", USER)
+    as_user = ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--pdeathsig", "keep"]
     for rules, seen in (("", "reached"), (recipe, "closed")):
-        jobq.fill(Task.new(argv=[PYTHON, "-c", WAIT + ASK], cwd="/"))
-        printed = worker(jobq, rules, *users)
+        jobq.fill(Task.new(argv=[*as_user, PYTHON, "-c", WAIT + ASK], cwd="/"))
+        printed = worker(jobq, rules)
         assert f"{seen} 169.254.169.254" in printed
         assert f"{seen} [fd00:ec2::254]" in printed
         asked = (jobq.folder / "asked").read_text()

@@ -148,17 +148,6 @@ async def _waiting(backend: Backend) -> Task:
 
 
 @pytest.mark.usefixtures("key")
-def test_a_rule_sends_signed_work_on_to_the_queues_that_were_signed(jobq: Jobq) -> None:
-    jobq("verify", "create")
-    jobq("demo", "push", "--num-retries", "0", "--on-exit", "3=queue:verify", "-c",
-         'test "$JOBQ_QUEUE_NAME" = verify || exit 3; touch verified', env=signing(jobq))  # fmt: skip
-    jobq("demo", "worker", "--onward-queues", "verify", env=ON)
-    jobq("verify", "worker", env=ON)
-    assert (jobq.folder / "verified").exists()
-    assert dead(jobq) == dead(jobq, "verify") == []
-
-
-@pytest.mark.usefixtures("key")
 def test_a_replay_of_what_is_done_is_no_new_task(jobq: Jobq) -> None:
     """An SQL store knows an id for a month, as long as signatures count by default."""
     jobq("demo", "push", "-c", "echo x >> ran", env=signing(jobq))

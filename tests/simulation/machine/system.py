@@ -129,10 +129,9 @@ class SimulatedSystem(System):
         """See `System`."""
         return self._child(pid).group
 
-    def fork_task(self, message: Message, *_: object) -> tuple[int, int, int]:
+    def fork_task(self, message: Message, *_: object) -> tuple[int, int]:
         """See `System`."""
-        pid, status = self._kernel.start(message)
-        return pid, 0, status
+        return self._kernel.start(message)
 
     def read(self, descriptor: int) -> bytes:
         """See `System`."""
