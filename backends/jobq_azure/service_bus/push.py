@@ -12,7 +12,6 @@ from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq.throttled import PUSH_SECONDS, until_served
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.service_bus.message_format import pushed
 from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 
@@ -36,9 +35,9 @@ class RecentPushes:
     _known: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Raise DuplicateTask for an id that is known with another payload; what a ledger keeps that knows itself."""
+        """Raise DuplicateTask for an id that is known with another payload."""
         now, here = self.now(), dict[str, bytes]()
-        for task in _of_none(tasks):
+        for task in tasks:
             work = task.fingerprint()
             when, former = self._known.get(task.id, (now, work))
             if here.setdefault(task.id, work) != work or (former != work and now - when < _REMEMBERED_SECONDS):
@@ -47,14 +46,10 @@ class RecentPushes:
     def add(self, tasks: Sequence[Task]) -> None:
         """Remember what was pushed."""
         now = self.now()
-        for task in _of_none(tasks):
+        for task in tasks:
             self._known[task.id] = now, task.fingerprint()
         while len(self._known) > _MOST_REMEMBERED:
             self._known.popitem(last=False)
-
-
-def _of_none(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if not ledger_of(task)]
 
 
 @dataclass
@@ -82,7 +77,7 @@ async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory:
         BackendUnavailable and others: nothing was added.
     """
     memory.check(tasks)
-    batches = _batches(list({(ledger_of(task), task.id): task for task in tasks}.values()), most_bytes)
+    batches = _batches(list({task.id: task for task in tasks}.values()), most_bytes)
     added: list[Task] = []
     for batch in batches:
         try:

@@ -25,7 +25,6 @@ from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
-from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
@@ -34,6 +33,7 @@ from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.examination import StorageProbes, findings
 from jobq_azure.storage.large_payloads import Payloads, within
+from jobq_azure.storage.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.pause_look import PauseLook
@@ -167,10 +167,6 @@ class StorageQueueBackend:
     def check_room(self, task: Task) -> None:
         """Raise MalformedTask for a task that could not be pushed for its size."""
         text_or_none(task, self._payloads)
-
-    async def messages_left(self) -> frozenset[str]:
-        """Return what a clear leaves, which is nothing."""
-        return frozenset()
 
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
