@@ -24,13 +24,13 @@ from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
-from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
+from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, findings, trouble
 from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
 from jobq_azure.service_bus.message_format import BEFORE, id_in
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
 from jobq_azure.service_bus.options import NO_TABLES, Options
-from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, push
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, push
 from jobq_azure.service_bus.rest_client import GRAIN_SECONDS, Locked, RestClient
 
 if TYPE_CHECKING:
@@ -92,7 +92,6 @@ class ServiceBusBackend:
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[None] | None = None
         self._put_off_times = PutOffTimes()
-        self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
         self._connected: Amqp | None = None
@@ -208,7 +207,7 @@ class ServiceBusBackend:
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
         self._forget_counts()
-        return await push(self._wire, tasks, self._most_bytes, self._memory)
+        return await push(self._wire, tasks, self._most_bytes)
 
     @property
     def _most_bytes(self) -> int:
@@ -347,9 +346,7 @@ class ServiceBusBackend:
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
         self._forget_counts()
-        count = await certain(cleared(self._amqp(), self._wire))
-        self._memory = RecentPushes(self._now)
-        return count
+        return await certain(cleared(self._amqp(), self._wire))
 
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, and at what the service did, oldest first."""
@@ -372,13 +369,3 @@ class ServiceBusBackend:
     def findings(self) -> AsyncIterator[Finding]:
         """Look at the queue's settings."""
         return findings(self._admin, self._amqp(), self._options)
-
-    def probes(self) -> AsyncIterator[Finding]:
-        """Try out the service."""
-        return ServiceBusProbes(
-            namespace=self._namespace,
-            wire=self._wire,
-            amqp=self._amqp(),
-            admin=self._admin,
-            options=self._options,
-        ).run()

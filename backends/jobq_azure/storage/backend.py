@@ -31,7 +31,7 @@ from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
 from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.envelope import Envelope
-from jobq_azure.storage.examination import StorageProbes, findings
+from jobq_azure.storage.examination import findings
 from jobq_azure.storage.large_payloads import Payloads, within
 from jobq_azure.storage.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
@@ -414,10 +414,6 @@ class StorageQueueBackend:
         """Look at what the queue needs beside itself."""
         dead = self._account.wire(self._name + SUFFIX)
         return findings(self._account, dead, f"jobq {self._wire.place} create")
-
-    def probes(self) -> AsyncIterator[Finding]:
-        """Try out the service."""
-        return StorageProbes(wire=self._wire).run()
 
 
 def _too_early(delivery: StorageDelivery) -> int:
