@@ -42,7 +42,8 @@ class Capabilities:
         max_delay: the longest delay of a requeue, a release or `not_before`; None = no limit.
         deduplicates: two pushes of one id inside `dedup_window` yield one task (S8).
         dedup_window: how long an id is remembered after its task ended; None = as long as its record exists.
-        frees_ids: what `clear` and `purge_dead` delete may be pushed anew under its id; else the window alone decides.
+        frees_ids: what `clear` and `purge_dead` delete may be pushed anew under its id; else the window alone decides,
+            and a known id adds nothing, whatever its payload.
         idempotent_push: repeating a push whose answer was lost is safe.
         idempotent_settle: repeating the same settle answers as the first did, without a second effect (S5); at least
             until the task's next delivery is settled.

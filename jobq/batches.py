@@ -244,8 +244,7 @@ def check_batches(backend: Any) -> None:
         raise ConfigurationError(
             f"the service of queue {backend.name!r} keeps no batches and no params: nothing is known of a task but that"
             " it waits or is dead; embedded, SQLite and PostgreSQL queues keep them, also over HTTP; a Storage Queue"
-            " does where JOBQ_JOURNAL=tables is set for whoever pushes and works, and Service Bus where"
-            " JOBQ_JOURNAL=tables://ACCOUNT is"
+            " does where JOBQ_JOURNAL=tables is set for whoever pushes and works"
         )
 
 

@@ -1,8 +1,8 @@
 """What `jobq check` asks of a backend: what is wrong with a queue, and whether its service does what jobq assumes."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jobq.formats.lazy_dataclass import dataclass
 
@@ -34,19 +34,6 @@ class Finding:
     assumed: str = ""
     advice: str = ""
 
-    @classmethod
-    def compared(cls, what: str, found: object, assumed: object, *, also: Collection[object] = ()) -> Self:
-        """Return what was found beside what is assumed.
-
-        Args:
-            what: was tried out.
-            found: as it is.
-            assumed: as it should be.
-            also: what jobq holds under as well, so that it is only noted.
-        """
-        verdict = Verdict.OK if found == assumed else Verdict.NOTED if found in also else Verdict.DIFFERS
-        return cls(what=what, found=str(found), verdict=verdict, assumed=str(assumed))
-
 
 @runtime_checkable
 class Examinable(Protocol):
@@ -68,13 +55,4 @@ class Deletable(Protocol):
             only_empty: raise QueueNotEmpty instead where it holds anything, by a service that can do both in one step;
                 others trust that the caller has looked.
         """
-        ...
-
-
-@runtime_checkable
-class Probed(Deletable, Protocol):
-    """A backend of a service whose behaviour is known from documents alone."""
-
-    def probes(self) -> AsyncIterator[Finding]:
-        """Try out what is assumed of the service, on this queue, which is new and nobody else's."""
         ...

@@ -10,15 +10,15 @@ from jobq.settings import Settings
 from jobq.spec import QueueSpec
 
 if TYPE_CHECKING:
+    from jobq_azure.ledger.queue import LedgerQueue
     from jobq_azure.service_bus.backend import ServiceBusBackend
     from jobq_azure.storage.backend import StorageQueueBackend
     from jobq_azure.storage.blob_file_store import BlobPlace
-    from jobq_azure.table_journal.backend import JournaledQueue
 
 __all__ = ["blobs", "connect", "connect_service_bus", "container"]
 
 
-def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | JournaledQueue":
+def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | LedgerQueue":
     """Return the backend for ACCOUNT/QUEUE; with a journal in a table, where JOBQ_JOURNAL says so.
 
     Raises:
@@ -40,13 +40,13 @@ def connect(spec: QueueSpec, settings: Settings) -> "StorageQueueBackend | Journ
     queue = StorageQueueBackend(account, spec.queue, settings.poll_max)
     if (journal := place_of_journal(spec, settings)) is None:
         return queue
-    from jobq_azure.ledger.queue import LedgerStorageQueue  # noqa: PLC0415 - as above
+    from jobq_azure.ledger.queue import LedgerQueue  # noqa: PLC0415 - as above
 
-    return LedgerStorageQueue(queue, journal, settings.keep)
+    return LedgerQueue(queue, journal, settings.keep)
 
 
-def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend | JournaledQueue":
-    """Return the backend for sb://NAMESPACE/QUEUE; with a journal and batches in a table, where JOBQ_JOURNAL says so.
+def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBackend":
+    """Return the backend for sb://NAMESPACE/QUEUE.
 
     Raises:
         InvalidSpec: the service takes no such names.
@@ -54,16 +54,12 @@ def connect_service_bus(spec: QueueSpec, settings: Settings) -> "ServiceBusBacke
     """
     from jobq_azure.service_bus.backend import ServiceBusBackend  # noqa: PLC0415 - 0.2 s that few commands need
     from jobq_azure.service_bus.namespace import Namespace, place_of  # noqa: PLC0415 - as above
-    from jobq_azure.service_bus.options import Options  # noqa: PLC0415 - as above
-    from jobq_azure.table_journal.location import place_of as place_of_journal  # noqa: PLC0415 - as above
+    from jobq_azure.service_bus.options import NO_TABLES, Options  # noqa: PLC0415 - as above
 
+    if settings.journal.startswith("tables"):
+        raise ConfigurationError(f"JOBQ_JOURNAL={settings.journal} is not for {spec}: {NO_TABLES}")
     place = place_of(spec.location, spec.queue, settings.connection_string, settings.endpoint_suffix)
-    queue = ServiceBusBackend(Namespace(place), Options.of(settings))
-    if (journal := place_of_journal(spec, settings)) is None:
-        return queue
-    from jobq_azure.ledger.queue import LedgerQueue  # noqa: PLC0415 - as above
-
-    return LedgerQueue(queue, journal, settings.keep)
+    return ServiceBusBackend(Namespace(place), Options.of(settings))
 
 
 def blobs(place: str, settings: Settings) -> Fetch[Mapping[str, str]]:

@@ -1,8 +1,7 @@
 """Is a queue as it should be, and does its service do what jobq assumes? What `jobq check` runs.
 
-A queue is only looked at. A service is tried out on queues of the check's own, by cases of the conformance suite and by
-what the backend knows to be contested; they are deleted afterwards. Where queues cannot be deleted it is always the
-same one, which is left empty.
+A queue is only looked at. A service is tried out on queues of the check's own, by cases of the conformance suite; they
+are deleted afterwards. Where queues cannot be deleted it is always the same one, which is left empty.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import Final
 
 from jobq.backend import Backend
 from jobq.errors import AccessDenied, ConfigurationError, JobqError
-from jobq.examination import Deletable, Examinable, Finding, Probed, Verdict
+from jobq.examination import Deletable, Examinable, Finding, Verdict
 from jobq.spec import sibling
 from jobq.task import new_id
 from jobq.testing import conformance
@@ -133,9 +132,6 @@ class Trial:
                     " commands `clear` and `dead purge --all`, and try again"
                 )
             try:
-                if isinstance(scratch, Probed):
-                    async for finding in scratch.probes():
-                        yield finding
                 async for finding in self._cases(scratch):
                     yield finding
             finally:
@@ -151,7 +147,7 @@ class Trial:
             patience=_PATIENCE,
             case_timeout=_CASE_SECONDS,
             queue_name=self._name,
-            counts_at_once=not isinstance(scratch, Probed),  # those services count from time to time
+            counts_at_once=known.finds_at_once,  # a service that does not, counts from time to time
         )
         turn = asyncio.Semaphore(_AT_ONCE if self.is_deleted else 1)
 

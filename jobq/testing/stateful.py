@@ -83,7 +83,13 @@ class QueueMachine(RuleBasedStateMachine):
         for each in new:
             self.model.add(each.id, each.encode(), each, self.now)
 
-    @precondition(lambda self: self.capabilities.deduplicates and any(t.task for t in self.model.tasks.values()))
+    @precondition(
+        lambda self: (
+            self.capabilities.deduplicates
+            and self.capabilities.frees_ids
+            and any(t.task for t in self.model.tasks.values())
+        )
+    )
     @rule(number=_PICK)
     def push_conflict(self, number: int) -> None:
         """A known id with another payload: an error, and nothing of the call is added (S8)."""

@@ -14,19 +14,17 @@ import asyncpg
 
 from jobq.backend import Backend
 from jobq.settings import Settings
-from jobq.spec import parse, resolve
+from jobq.spec import resolve
 from jobq.task import new_id
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
 from jobq.testing.service_bus.emulator import Emulator
-from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, QueueAddress, place_of
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.message_format import text_of
-from jobq_azure.table_journal import location
 from jobq_memory import MemoryBackend, Router
 from jobq_postgres import PostgresBackend
 from jobq_postgres.add_tasks import FORMER_EPOCH
@@ -124,42 +122,6 @@ def service_bus(emulator: Emulator, **options: Any) -> Harness:
         lease=timedelta(minutes=1),
         case_timeout=timedelta(seconds=60),
         queue_name=lambda: f"q-{next(queues)}",
-    )
-
-
-class _PreparedQueue(LedgerQueue):
-    """One that has connected by AMQP before it is used, as a worker's: that takes longer than a short lock waits."""
-
-    async def create(self, *, exist_ok: bool = True) -> None:
-        await super().create(exist_ok=exist_ok)
-        await self.prepare()
-
-
-def service_bus_with_tables(emulator: Emulator, tables: str, account: str) -> Harness:
-    """An emulated namespace whose batches and journal are in tables; both services keep this machine's time.
-
-    Args:
-        emulator: the namespace.
-        tables: connection string of the account that keeps them.
-        account: its name.
-    """
-    signed = emulator.connection_string
-    settings = Settings(connection_string=signed, journal=f"tables://{account}", journal_connection_string=tables)
-
-    def connect(queue: str) -> Backend:
-        # A lock that counts for 7 s. Ids are known from the start, as the suite asks before it makes a queue.
-        window = timedelta(minutes=10)
-        options = Options(lock=timedelta(seconds=8), stats_seconds=0.0, asserted_dedup_window=window)
-        place = location.place_of(parse(f"sb://emulator/{queue}"), settings)
-        assert place is not None
-        return _PreparedQueue(ServiceBusBackend(Namespace(_place(emulator, queue)), options), place, settings.keep)
-
-    return Harness(
-        connect=connect,
-        clock=RealTime(),
-        inject=_sent_raw(emulator),
-        lease=timedelta(seconds=7),
-        case_timeout=timedelta(seconds=120),
     )
 
 

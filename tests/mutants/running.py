@@ -187,7 +187,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         file="jobq/run/worker/leftovers.py",
         text="for task_id, due in dues.items() if due > 0 and task_id",
         wrong="for task_id, due in dues.items() if task_id",
-        test="tests/sb/test_journal.py::test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has",
+        test="tests/azure/journal/test_journal_outages.py::test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has",
     ),
     Mutant(
         name="what could not be buried starts again",

@@ -37,20 +37,20 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S1: a letter is deleted before its task is back",
         _LETTERS,
-        "                ours = await self._sent(to_send, refused)\n",
-        "                await self._delete(to_send)\n                ours = await self._sent(to_send, refused)\n",
+        "                ours = await self._sent(ours, refused)\n",
+        "                await self._delete(ours)\n                ours = await self._sent(ours, refused)\n",
     ),
     _found(
         "S1: what is redriven is named like the task",
         _FORMAT,
-        "else copy_name(original, task.epoch, task.generation, kind=REDRIVEN)\n",
-        "else task.id\n",
+        "name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)\n",
+        "name = task.id\n",
     ),
     _found(
         "S3: what is given back stays in its generation",
         _DELIVERY,
-        "return self.task.requeued(misfits=settlement.misfits)",
-        "return self.task.released()",
+        "task = self.task.requeued(misfits=release.misfits)",
+        "task = self.task.released()",
     ),
     _found("S3: a copy forgets how often it was delivered", _FORMAT, "{BEFORE: before, ", "{BEFORE: 0, "),
     _found(
@@ -94,9 +94,8 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S5: a give-back only unlocks",
         _DELIVERY,
-        "                else:\n                    await self._put_back(task, settlement.delay, on_copied)\n",
-        "                else:\n"
-        '                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
+        "            await self._put_back(task, release.delay)\n",
+        '            await self._settle("unlock", lambda: self._wire.unlock(self._locked))\n',
     ),
     _found(
         "S5: no answer is told as success",
@@ -107,7 +106,7 @@ SIMULATED_BUS: Final[tuple[Mutant, ...]] = (
     _found(
         "S8: a push has a name of its own each time",
         _FORMAT,
-        "message_id=_new_name() if ledger_of(task) else task.id, at=task.not_before",
-        "message_id=_new_name(), at=task.not_before",
+        "message_id=task.id, at=task.not_before",
+        'message_id=__import__("uuid").uuid4().hex, at=task.not_before',
     ),
 )

@@ -58,7 +58,6 @@ class Stage:
         proxy: before its REST.
         backend: entered, through the proxy.
         folder: HOME of command lines.
-        name: of the queue.
     """
 
     emulator: Emulator
@@ -66,11 +65,10 @@ class Stage:
     backend: ServiceBusBackend
     folder: Path
     stack: AsyncExitStack = field(repr=False)
-    name: str = QUEUE
 
     @property
     def spec(self) -> str:
-        return f"sb://emulator/{self.name}"
+        return SPEC
 
     @property
     def signed(self) -> str:
@@ -79,11 +77,11 @@ class Stage:
 
     @property
     def queue(self) -> Queue:
-        return self.emulator.broker.queue(self.name)
+        return self.emulator.broker.queue(QUEUE)
 
     @property
     def dead(self) -> Queue:
-        return self.emulator.broker.queue(f"{self.name}/{DEAD_LETTERS}")
+        return self.emulator.broker.queue(f"{QUEUE}/{DEAD_LETTERS}")
 
     async def pushed(self, count: int = 1, **fields: Any) -> list[Task]:
         tasks = [Task.new(**({"command": "true"} | fields)) for _ in range(count)]
@@ -121,7 +119,6 @@ async def staged(
     fidelity: Fidelity | None = None,
     options: Options | None = None,
     clock: Clock | None = None,
-    name: str = QUEUE,
     **description: Any,
 ) -> AsyncIterator[Stage]:
     """Make a namespace with a queue, and all that reaches it; on this machine's time unless a clock is given.
@@ -131,17 +128,16 @@ async def staged(
         fidelity: of the emulator.
         options: of the backend.
         clock: of the emulator.
-        name: of the queue; one of its own where a table of Azurite is written, which outlives the namespace.
         description: of the queue, beside what is usual here.
     """
     lock = _REAL_LOCK_SECONDS if clock is None else LOCK_SECONDS
-    described = Description(name, **{"lock_duration": lock, "max_delivery_count": 117} | description)
+    described = Description(QUEUE, **{"lock_duration": lock, "max_delivery_count": 117} | description)
     async with AsyncExitStack() as stack:
         time = clock or SystemClock()
         idle = IDLE_DETACH if clock is None else None  # the SDK's time is real: it would not close its links before
         emulator = Emulator([described], fidelity=fidelity, clock=time, idle_detach=idle)
         await stack.enter_async_context(emulator)
         proxy = await stack.enter_async_context(HttpProxy(emulator.http_port))
-        namespace = Namespace(place_of("emulator", name, through(emulator, proxy), ""))
+        namespace = Namespace(place_of("emulator", QUEUE, through(emulator, proxy), ""))
         backend = ServiceBusBackend(namespace, options or Options(stats_seconds=0.0), now=time.boottime)
-        yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack, name)
+        yield Stage(emulator, proxy, await stack.enter_async_context(backend), folder, stack)

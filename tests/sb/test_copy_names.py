@@ -8,16 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq_azure.ledger.entries import LedgerEntry
-from jobq_azure.service_bus.message_format import ROOT, clone, copy_name, origin_of, pushed, redriven
+from jobq_azure.service_bus.message_format import clone, copy_name, origin_of, pushed, redriven
 from jobq_azure.service_bus.rest_client import Outgoing
-from jobq_azure.service_bus.seen import Seen
-from jobq_azure.table_journal import entities as rows
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
 WINDOW = 600.0
@@ -197,28 +193,3 @@ async def test_s6_letters_of_one_origin_are_one(tmp_path: Path) -> None:
         assert letter.description == "the copy"
         assert await stage.backend.purge_dead([letter.id]) == [letter.id]
         assert stage.dead.messages() == []
-
-
-def test_what_is_put_off_for_long_says_the_first_and_the_last_of_what_it_has_replaced() -> None:
-    """Its headers stay bounded while a table is away for days; a ledger takes it by the first alone then."""
-    task = Task.new(command="true", id="s.1", batch="s").in_ledger("s~0")
-    entry = LedgerEntry({"Fencing": rows.order(FencingNumber(0, 0, 150)), "Origin": "150", "Root": "1"})
-    properties: dict[str, str | int] = {}
-    for number in range(1, 251):
-        held = Seen(
-            number=number,
-            message_id="x",
-            body=task.encode(),
-            ended=0,
-            is_scheduled=False,
-            is_deferred=False,
-            enqueued=1.0,
-            reason="",
-            description="",
-            properties=properties,
-        )
-        properties = dict(clone(held, task.requeued(), number, None, is_told=False).properties)
-    roots = str(properties[ROOT]).split()
-    assert roots == ["1", *map(str, range(152, 251))]
-    assert entry.is_claimed_as("251", (0, 250), roots, 250), "it may be among those that are not said"
-    assert not entry.is_claimed_as("251", (0, 250), roots[:99], 250)

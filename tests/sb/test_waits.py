@@ -1,22 +1,9 @@
 """A worker stays for what may be locked for nobody (L1)."""
 
-import asyncio
 import math
-from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
-from jobq.batch_plan import Plan
-from jobq.run.worker.worker import Worker
-from jobq.settings import Settings
-from jobq.task import Task
 from jobq.testing.service_bus.faults import Fault, Operation
-from tests.azure.emulator import Azurite
-from tests.azure.ledger.ledger_stage import NAME, finished
-from tests.azure.ledger.sites import BusSite, sited
-from tests.azure.stage import eventually
-from tests.process.stage import QUICK
 from tests.sb.stage import Stage, staged
 from tests.service_bus.leftovers import collected
 from tests.support.http_proxy import ProxiedRequest, Strike
@@ -72,29 +59,3 @@ async def test_l1_a_worker_waits_as_long_as_the_queue_locks_which_it_may_not_loo
             result = await stage.run("worker", "-n", "1", JOBQ_VISIBILITY_TIMEOUT="5s")
             assert result.code == 0, result.err
             assert stage.queue.messages() == [], result.err
-
-
-async def test_l1_a_worker_waits_for_what_it_could_not_put_back_once_more(
-    azurite: Azurite, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its requeue was recorded and never sent: not by its own attempt, and not by who saw it come back."""
-    async with sited("service-bus", azurite, tmp_path) as site:
-        assert isinstance(site, BusSite)
-        queue = await site.ledgered()
-        await queue.batches.begin(NAME, Plan())
-        once = tmp_path / "once"
-        command = f"[ -e {once} ] || {{ touch {once}; exit 3; }}"
-        await queue.push([Task.new(command=command, batch=NAME, id=f"{NAME}.1", on_exit=["3=delay:0s"])])
-        await queue.batches.seal(NAME)
-        site.proxies[0].strike(Strike.BREAK, count=math.inf, matches=_sends)
-        worker = Worker(queue, Settings(**{**QUICK, "visibility_timeout": timedelta(seconds=5)}))
-        working = asyncio.create_task(worker.run())
-        await eventually(lambda: "is not to be run, and comes again" in caplog.text, 30)
-        await site.proxies[0].heal()
-        report = await working
-        assert report.succeeded == 1
-        assert (await finished(queue)).counts["succeeded"] == 1
-
-
-def _sends(request: ProxiedRequest) -> bool:
-    return request.method == "POST" and request.path.endswith("/messages")

@@ -1,4 +1,4 @@
-"""What tells two works of one id apart: the id, and all that stands beside a body, is what its sender says."""
+"""What a message says of its task: the book in which it is kept, and what tells two works of one id apart."""
 
 from hashlib import blake2b
 
@@ -22,3 +22,18 @@ def work_in(body: bytes) -> str:
         return work_of(Task.decode(body))
     except MalformedTask:
         return blake2b(body, digest_size=16, person=b"no task").hexdigest()
+
+
+def ledger_of(task: Task) -> str:
+    """Return the book in which a task is kept; empty = in none."""
+    return (task.work.ledger if task.work is not None else None) or ""
+
+
+def ledger_in(body: bytes) -> str:
+    """Return the book in which the task of a message is kept; empty = in none, or it is no task."""
+    if b'"ledger"' not in body:
+        return ""
+    try:
+        return ledger_of(Task.decode(body))
+    except MalformedTask:
+        return ""

@@ -3,21 +3,14 @@
 The message says who it is (`origin`), and by epoch and generation which step of its task. A push or a redrive that was
 repeated leaves two messages of a task; the first to be claimed is the task, any other is superfluous. All of that is
 what its sender says: only the work that was pushed is the task, and what holds other work touches no entry.
-
-Where a message cannot be changed, another one replaces it when it is put back. The ledger has the step of that one
-before it is sent, so the former, should it come again, only sends it once more. While the table is away a message is
-put off without the ledger: what replaces it then says of which one (`root`), and is claimed in its place.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from jobq.errors import LockLost
 from jobq.fencing import FencingNumber
-from jobq.task import Task
-from jobq_azure.ledger import entries
 from jobq_azure.ledger.entries import DEAD, ENDED, GONE, REDRIVING, REVOKED, RUNNING, WAITING, LedgerEntry
 from jobq_azure.ledger.ledger import EntryChange, Ledger
 from jobq_azure.table_journal import entities as rows
@@ -31,9 +24,6 @@ class Standing(StrEnum):
 
     HELD = "held"  # it is claimed, and may start
     SUPERFLUOUS = "superfluous"  # its task has ended, or is another message: to be completed unrun
-    REPEAT = (
-        "repeat"  # another message is to replace it, and perhaps was never sent: to be sent once more, then completed
-    )
     DEAD = "dead"  # its task is dead, and its way to the dead letters was cut off: to be moved there
     RETURNED = "returned"  # likewise; it was a dead letter, and somebody has put that back by hand
     STALE = "stale"  # a later delivery has claimed it: to be left alone
@@ -50,8 +40,6 @@ class HandedMessage:
         id: of its task.
         birth: of its life.
         origin: what no other message has.
-        roots: of the message; see `KeptInLedger.message_roots`.
-        before: deliveries of the messages that it has replaced.
         fencing: the epoch and the generation that stand in it, and which delivery this is.
         lease_seconds: how long it was leased for.
         work: `letter_work.work_of` what it holds; empty = its payload is lost.
@@ -61,8 +49,6 @@ class HandedMessage:
     id: str
     birth: int
     origin: str
-    roots: Sequence[str]
-    before: int
     fencing: FencingNumber
     lease_seconds: float
     work: str
@@ -109,12 +95,11 @@ class LedgerHold:
 
         await self._change(decide)
 
-    async def put_back(self, delay: float, by: Task | None) -> bool:
+    async def put_back(self, delay: float) -> bool:
         """Record that the task waits again; return False where it is to end instead, for its batch was canceled.
 
         Args:
             delay: seconds for which it is not handed out.
-            by: of the message that is to replace this one; None = it stays the message it is.
 
         Raises:
             LockLost, BackendUnavailable: as of `end`.
@@ -122,8 +107,6 @@ class LedgerHold:
         is_to_end = False
         now = self._ledger.wire.now()
         values: dict[str, Any] = {"State": WAITING, "At": now, "Due": now + delay}
-        if by is not None:
-            values |= entries.replaced(self._message.origin, by, self._message.fencing.delivery)
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
             nonlocal is_to_end
@@ -131,7 +114,7 @@ class LedgerHold:
             is_to_end = own.is_to_end
             if own.state == ENDED:
                 raise LockLost(f"task {self._message.id} has ended already: it is {own.then}")
-            return None if is_to_end or own.is_replacing(self._message.origin) else EntryChange(values)
+            return None if is_to_end else EntryChange(values)
 
         await self._change(decide)
         return not is_to_end
@@ -144,7 +127,7 @@ class LedgerHold:
 
     def _own(self, entry: LedgerEntry | None) -> LedgerEntry:
         own, origin = self._message.fencing, self._message.origin
-        if entry is not None and (entry.is_replacing(origin) or (entry.fencing, entry.origin) == (own, origin)):
+        if entry is not None and (entry.fencing, entry.origin) == (own, origin):
             return entry
         raise LockLost(f"task {self._message.id} is another delivery's by now, as its batch has it")
 
@@ -167,7 +150,6 @@ async def claim(ledger: Ledger, message: HandedMessage) -> tuple[Standing, Ledge
         "State": RUNNING,
         "Fencing": rows.order(message.fencing),
         "Origin": message.origin,
-        "Root": message.roots[0],
         "Born": str(message.birth),
         "Lease": float(message.lease_seconds),
         "At": ledger.wire.now(),
@@ -197,13 +179,10 @@ def standing_of(message: HandedMessage, entry: LedgerEntry | None) -> Standing:
     if message.work and entry.is_unproven and entry.then not in ("canceled", REVOKED):
         # By who only says that its payload is lost, and has run nothing.
         return Standing.RETURNED if entry.is_dead or entry.then == GONE else Standing.HELD
-    is_replaced = entry.is_replacing(message.origin)
-    if not is_replaced and not entry.is_claimed_as(message.origin, message.fencing[:2], message.roots, message.before):
+    if not entry.is_claimed_as(message.origin, message.fencing[:2]):
         return Standing.RETURNED if _is_back(message, entry) else Standing.SUPERFLUOUS
     if entry.state == ENDED:
         return Standing.DEAD if entry.then == DEAD else Standing.SUPERFLUOUS
-    if is_replaced:
-        return Standing.REPEAT
     return Standing.STALE if message.fencing < entry.fencing else Standing.HELD
 
 

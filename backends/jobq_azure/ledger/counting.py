@@ -106,7 +106,7 @@ class Counting:
             births = {str(entry.id): entry.id.birth for entry in found}
             where = f"State eq 'running' and Batch eq '{batch_of_book(book)}'"
             look = self._ledger.wire.all(
-                self._ledger.queue, *rows.below("l"), where=where, select="LeaseLeft,Born", most=_MOST_RUNNING
+                self._ledger.queue, *rows.below("l"), where=where, select="LeaseLeft", most=_MOST_RUNNING
             )
             now = self._ledger.wire.now()
             for row in await answered(look):

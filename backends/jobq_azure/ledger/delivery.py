@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final
 
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost, SettlementUnknown
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
@@ -16,19 +16,7 @@ from jobq.task import OutcomeKind
 from jobq_azure.ledger.claims import LedgerHold
 from jobq_azure.table_journal.delivery import JournaledDelivery
 
-if TYPE_CHECKING:
-    from jobq_azure.ledger.keepable import KeptInLedger
-
 _log: Final = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class Buries(Protocol):
-    """A delivery that can write its dead letter without its message."""
-
-    async def bury_unfenced(self, reason: str, description: str) -> None:
-        """Write it."""
-        ...
 
 
 class LedgerDelivery(JournaledDelivery):
@@ -89,14 +77,9 @@ class LedgerDelivery(JournaledDelivery):
         return settlement
 
     async def _put_back(self, settlement: Requeue | Release) -> bool:
-        kept = cast("KeptInLedger", self._inner)
-        by, delay = kept.put_back_as(settlement), max(0.0, settlement.delay.total_seconds())
-        is_back = await self._hold.put_back(delay, by)
-        kept.is_recorded = is_back
-        return is_back
+        return await self._hold.put_back(max(0.0, settlement.delay.total_seconds()))
 
     async def _bury(self, dead: MoveToDeadLetters) -> None:
-        assert isinstance(self._inner, Buries)
         await self._inner.bury_unfenced(dead.reason, dead.description)
 
     async def _end(self, then: str, **why: str) -> None:

@@ -15,18 +15,12 @@ the same way, with a dot before its book: then a message that was sent twice, be
 run twice.
 """
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Final
 
 from jobq.fencing import FencingNumber
-from jobq.settlement import Requeue
-from jobq.task import Counters, Task
-from jobq_azure.common.letter_ledger import MOST_ROOTS
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row
 from jobq_azure.table_journal.entities import IdOfLife
@@ -79,19 +73,6 @@ def id_in(row: Row) -> str:
     return rows.unsafe(row["RowKey"].partition("!")[2])
 
 
-def replaced(origin: str, task: Task, deliveries: int) -> dict[str, Any]:
-    """Return what is written of a task that goes on by another message; see `LedgerEntry.requeue`.
-
-    Args:
-        origin: of the message that is replaced.
-        task: of the one that replaces it.
-        deliveries: of the former.
-    """
-    step = FencingNumber(task.epoch, task.generation, 0)
-    back = json.dumps({**task.counters.as_dict(), "deliveries": deliveries})
-    return {"Fencing": rows.order(step), "Origin": "", "Root": "", "From": origin, "Back": back}
-
-
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """What the ledger says of a task.
@@ -138,58 +119,18 @@ class LedgerEntry:
         return self.state == WAITING and self.fencing == NEVER_HELD
 
     @property
-    def waits_unclaimed(self) -> bool:
-        """Whether it waits for a message of its step that no worker has met in this ledger."""
-        return self.state == WAITING and self.fencing.delivery == 0
-
-    @property
     def fencing(self) -> FencingNumber:
-        """Of the last claim: the epoch and the generation that stand in the message, and which delivery it was.
-
-        Of what was put back by another message the step of that one, of which delivery 0 is none.
-        """
+        """Of the last claim: the epoch and the generation that stand in the message, and which delivery it was."""
         return rows.fencing_in(self.row["Fencing"])
 
-    @property
-    def root(self) -> str:
-        """The first of those of the message that was claimed last; see `KeptInLedger.message_roots`."""
-        return str(self.row.get("Root") or self.origin)
-
-    @property
-    def messages(self) -> set[str]:
-        """The origins of messages by which it may go on: of one claimed, or that is being replaced, or was before."""
-        return {self.origin, self.root, str(self.row.get("From") or "")} - {""}
-
-    def is_replacing(self, origin: str) -> bool:
-        """Return whether it was put back by a message in place of this one, and nobody has claimed that since."""
-        return self.row.get("From") == origin and not self.origin and self.fencing.delivery == 0
-
-    def is_claimed_as(self, origin: str, step: tuple[int, int], roots: Sequence[str], before: float = math.inf) -> bool:
-        """Return whether this is the message that was claimed, or one that may be; see `KeptInLedger`.
+    def is_claimed_as(self, origin: str, step: tuple[int, int]) -> bool:
+        """Return whether this is the message that was claimed, or one that may be.
 
         Args:
             origin: of the message.
             step: the epoch and the generation that stand in it.
-            roots: of the message: what was claimed is among them, where this one replaces it, and none beside it.
-            before: deliveries before it: who has claimed the former message since is not replaced by it.
         """
-        known = self.fencing[:2]
-        if step < known or self.origin in ("", origin):
-            return step >= known
-        is_behind = self.origin in roots or len(roots) >= MOST_ROOTS
-        return step > known and is_behind and self.root in roots[:1] and self.fencing.delivery <= before
-
-    def requeue(self, deliveries: int, now: float) -> Requeue:
-        """Return how the message that `is_replacing` names was put back.
-
-        Args:
-            deliveries: of it by now. Those since are no crashes: they have started nothing.
-            now: by the service's clock.
-        """
-        back = json.loads(str(self.row["Back"]))
-        ends = max(0, deliveries - int(back.pop("deliveries")))
-        delay = timedelta(seconds=max(0.0, self.due - now))
-        return Requeue(Counters(**back).raised(ends=ends), delay)
+        return step >= self.fencing[:2] and self.origin in ("", origin)
 
     @property
     def origin(self) -> str:

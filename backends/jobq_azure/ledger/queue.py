@@ -1,4 +1,4 @@
-"""An Azure queue whose journal in a table also keeps batches: their tasks are in its ledger before they are queued.
+"""A Storage Queue whose journal in a table also keeps batches: their tasks are in its ledger before they are queued.
 
 That is the reverse of what the journal does, and holds for tasks of batches alone: a table that is away puts off their
 starts, and leaves their ends to the lease. All other tasks go the way of `table_journal.backend`.
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Self, cast
+from typing import Final, Self
 from weakref import WeakKeyDictionary
 
-from jobq.backend import Backend, Capabilities, Delivery
+from jobq.backend import Capabilities, Delivery
 from jobq.clock import SystemClock
 from jobq.errors import BackendUnavailable, ConfigurationError, JobqError, PushUnknown, QueueNotFound, SettlementUnknown
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
-from jobq.settlement import Complete, MoveToDeadLetters, Requeue, Settlement
+from jobq.settlement import Complete, MoveToDeadLetters, Settlement
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import ledger_of
+from jobq_azure.common.letter_work import ledger_of
 from jobq_azure.ledger.batches import LedgerBatches
 from jobq_azure.ledger.claims import HandedMessage, LedgerHold, Standing, claim
 from jobq_azure.ledger.counting import Counting
@@ -30,15 +30,16 @@ from jobq_azure.ledger.entries import LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Heads
 from jobq_azure.ledger.journal_notes import JournalNotes
-from jobq_azure.ledger.keepable import HandsOutBatches, KeptInLedger
 from jobq_azure.ledger.ledger import Ledger
 from jobq_azure.ledger.pushes import LedgerPush
 from jobq_azure.ledger.redrives import Redrives
 from jobq_azure.ledger.retention import LedgerRetention
 from jobq_azure.ledger.unended_pushes import UnendedPushes
 from jobq_azure.ledger.walk import LedgerWalk
+from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.table_journal import entities as rows
-from jobq_azure.table_journal.backend import ANSWER_SECONDS, JournaledQueue, JournaledStorageQueue
+from jobq_azure.table_journal.backend import ANSWER_SECONDS, JournaledQueue
 from jobq_azure.table_journal.delivery import JournaledDelivery
 from jobq_azure.table_journal.errors import TableMissing
 from jobq_azure.table_journal.location import TablePlace
@@ -63,12 +64,12 @@ class LedgerQueue(JournaledQueue):
     """A queue, its journal, and the ledger of its batches.
 
     Args:
-        inner: as of a `JournaledQueue`; also hands out tasks of batches.
+        inner: as of a `JournaledQueue`.
         place: of the table.
         keep: for how long what has ended is kept.
     """
 
-    def __init__(self, inner: Backend, place: TablePlace, keep: timedelta) -> None:
+    def __init__(self, inner: StorageQueueBackend, place: TablePlace, keep: timedelta) -> None:
         super().__init__(inner, place, keep)
         self._holds = WeakKeyDictionary[Delivery, LedgerHold]()  # of deliveries that were claimed
         self._turned = 0  # messages that are done with unrun
@@ -93,7 +94,6 @@ class LedgerQueue(JournaledQueue):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        inner = cast("HandsOutBatches", self._inner)
         counting, pushing = Counting(self._ledger), UnendedPushes(self._ledger)
         self._notes = JournalNotes(self._wire, self.writer)
         self._walk = LedgerWalk(self._ledger, self._notes, self._cancel_requests)
@@ -101,10 +101,10 @@ class LedgerQueue(JournaledQueue):
             self._ledger, self._heads, self._walk, pushing, counting, self._push_kept, self._is_bare
         )
         self._batches = LedgerBatches(
-            self._ledger, self._heads, pushing, counting, self._finishing, self._retention, inner.check_room
+            self._ledger, self._heads, pushing, counting, self._finishing, self._retention, self._inner.check_room
         )
         self._redrives = Redrives(self._ledger, self._heads, self._finishing)
-        inner.keep_ledger(self._redrives)
+        self._inner.keep_ledger(self._redrives)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -189,38 +189,29 @@ class LedgerQueue(JournaledQueue):
             if found is not None or self._turned == before or _CLOCK.boottime() >= until:
                 return found
 
-    async def _opened(
-        self, inner: Delivery, since: float, seen_to: list[Delivery]
-    ) -> tuple[Delivery, str | None] | None:
+    async def _opened(self, inner: StorageDelivery, since: float, seen_to: list[Delivery]) -> bool:
         """As without a ledger; what that keeps is claimed first."""
-        book = _kept(inner).message_ledger
-        if not book:
-            return await super()._opened(inner, since, seen_to)
-        hold = await self._claimed(inner, book, since, seen_to)
-        if hold is None:
-            return None
-        self._holds[inner] = hold
-        return await super()._opened(inner, since, seen_to)
+        if book := inner.message_ledger:
+            hold = await self._claimed(inner, book, since, seen_to)
+            if hold is None:
+                return False
+            self._holds[inner] = hold
+        return True
 
-    async def _was_replaced(self, inner: Delivery) -> bool:
-        """As without a ledger, which knows better of what it keeps."""
-        return inner not in self._holds and await super()._was_replaced(inner)
-
-    async def _claimed(self, inner: Delivery, book: str, since: float, seen_to: list[Delivery]) -> LedgerHold | None:
+    async def _claimed(
+        self, inner: StorageDelivery, book: str, since: float, seen_to: list[Delivery]
+    ) -> LedgerHold | None:
         """Claim a task; None = it is not to be run, or not now, and among what is seen to."""
-        kept = _kept(inner)
         seconds = inner.lease.total_seconds()
         try:
             message = HandedMessage(
                 book=book,
                 id=inner.id,
-                birth=rows.birth(kept.message_created),
-                origin=kept.message_origin,
-                roots=kept.message_roots,
-                before=kept.message_before,
-                fencing=rows.fencing_in(rows.order(kept.message_fencing)),  # a sender may write higher ones
+                birth=rows.birth(inner.message_created),
+                origin=inner.message_origin,
+                fencing=rows.fencing_in(rows.order(inner.message_fencing)),  # a sender may write higher ones
                 lease_seconds=seconds,
-                work=kept.message_work,
+                work=inner.message_work,
             )
             async with asyncio.timeout(min(ANSWER_SECONDS, seconds * _CLAIM_SHARE)):
                 standing, found = await claim(self._ledger, message)
@@ -241,8 +232,8 @@ class LedgerQueue(JournaledQueue):
     async def _turned_away(self, inner: Delivery, standing: Standing, entry: LedgerEntry | None, book: str) -> None:
         """See to a delivery that is not to be run; it comes again where that fails, and whoever works waits for it."""
         name = batch_of_book(book)
-        instead, told = _instead(inner, standing, entry, name or book[1:], self._ledger.wire.now())
-        back_in = instead.delay.total_seconds() if isinstance(instead, Requeue) else 0.0
+        instead, told = _instead(inner, standing, entry, name or book[1:])
+        back_in = 0.0
         try:
             if instead is not None:
                 await inner.settle(instead)
@@ -251,7 +242,7 @@ class LedgerQueue(JournaledQueue):
         except JobqError as error:
             _log.warning("%s: task %s is not to be run, and comes again: %s", self.name, inner.id, error)
             if isinstance(error, BackendUnavailable | SettlementUnknown):
-                back_in = max(back_in, self._longest_lease(inner))
+                back_in = self._longest_lease(inner)
         else:
             self._turned += standing is not Standing.STALE
             if entry is not None and standing is not Standing.FOREIGN:
@@ -261,19 +252,17 @@ class LedgerQueue(JournaledQueue):
         if back_in and standing is not Standing.SUPERFLUOUS:
             self._put_off_times.add(inner.id, back_in)
 
-    def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
+    def _delivery(self, inner: StorageDelivery, since: float) -> JournaledDelivery:
         hold = self._holds.get(inner)
         if hold is None:
-            return super()._delivery(inner, since, checkpoint)
-        name = batch_of_book(_kept(inner).message_ledger)
+            return super()._delivery(inner, since)
+        name = batch_of_book(inner.message_ledger)
 
         def ended() -> None:
             if name is not None:
                 self._finishing.has_ended(name)
 
-        return LedgerDelivery(
-            inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint, hold=hold, on_ended=ended
-        )
+        return LedgerDelivery(inner, self._notebook, since, self._on_their_way, hold=hold, on_ended=ended)
 
     def _record_redriven(self, task_id: str, birth: int, dead: FencingNumber) -> None:
         ended = self._redrives.canceled.pop((task_id, birth), None)
@@ -286,25 +275,18 @@ class LedgerQueue(JournaledQueue):
         """Delete what waits; of batches it is gone."""
         count = await super().clear()
         with suppress(TableMissing):
-            await self._walk.clear(cast("HandsOutBatches", self._inner).messages_left)
+            await self._walk.clear()
             await self._finishing.start()
             await self._finishing.drained()
         return count
 
 
-class LedgerStorageQueue(LedgerQueue, JournaledStorageQueue):
-    """The same of a queue that keeps named leases, and can be paused."""
-
-
 def _instead(
-    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str, now: float
+    inner: Delivery, standing: Standing, entry: LedgerEntry | None, whose: str
 ) -> tuple[Settlement | None, str]:
     """Return how a delivery that is not to be run is settled, and what is told of it; None = it is left alone."""
     if standing is Standing.SUPERFLUOUS:
         return Complete(), f"a message of task {inner.id} was left over, and is done with"
-    if standing is Standing.REPEAT and entry is not None:
-        _kept(inner).is_recorded = True
-        return entry.requeue(inner.deliveries, now), f"task {inner.id} is put back, as was begun before"
     if standing is Standing.DEAD and entry is not None:
         dead = MoveToDeadLetters(entry.reason, entry.description)
         return dead, f"task {inner.id} is dead, and is among the dead letters now"
@@ -315,10 +297,6 @@ def _instead(
         unknown = (_NOT_THERE if standing is Standing.UNKNOWN else _OTHER_WORK).format(whose)
         return MoveToDeadLetters("unknown", unknown), f"task {inner.id} is a dead letter: {unknown}"
     return None, ""
-
-
-def _kept(inner: Delivery) -> KeptInLedger:
-    return cast("KeptInLedger", inner)  # of each queue that is given a ledger
 
 
 def _of_none(task: Task) -> Task:

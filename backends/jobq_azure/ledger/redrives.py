@@ -9,12 +9,12 @@ from typing import Final
 from jobq.errors import ConfigurationError
 from jobq.fencing import FencingNumber
 from jobq.formats.wire_v3 import batch_of_book
-from jobq_azure.common.letter_ledger import Buried, OtherWork
 from jobq_azure.ledger import heads
-from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, RUNNING, WAITING, LedgerEntry
+from jobq_azure.ledger.entries import ENDED, GONE, REDRIVING, WAITING, LedgerEntry
 from jobq_azure.ledger.finishing import Finishing
 from jobq_azure.ledger.heads import Head, Heads
 from jobq_azure.ledger.ledger import EntryChange, Ledger
+from jobq_azure.storage.letter_ledger import OtherWork
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.lookup import answered
 
@@ -47,7 +47,7 @@ class Redrives:
         self._finishing = finishing
         self.canceled: dict[tuple[str, int], tuple[LedgerEntry, str]] = {}
 
-    async def redriving(self, book: str, task_id: str, epoch: int, work: str, buried: Buried | None = None) -> bool:
+    async def redriving(self, book: str, task_id: str, epoch: int, work: str) -> bool:
         """Note that a dead letter is being put back; return whether its message is to be sent, else it is superfluous.
 
         Args:
@@ -55,7 +55,6 @@ class Redrives:
             task_id: its id.
             epoch: as which it is put back: more than any before.
             work: that the letter holds.
-            buried: the message that it was, where that alone may have ended its task.
 
         Raises:
             ConfigurationError: nothing is known of it.
@@ -75,7 +74,7 @@ class Redrives:
             is_sent = False
             if entry is None:
                 raise ConfigurationError(_UNKNOWN.format(task_id, name or book[1:]))
-            if not (_is_letter(entry, buried) or (entry.state == ENDED and entry.then == GONE)):
+            if not (entry.is_dead or entry.was_never_claimed or (entry.state == ENDED and entry.then == GONE)):
                 return None  # it is back already, or has been, and ended: the letter was left behind
             if is_canceled:
                 return EntryChange({"State": ENDED, "Then": "canceled", "At": self._ledger.wire.now()}, opens=False)
@@ -84,13 +83,7 @@ class Redrives:
             if entry.state == REDRIVING and entry.row["Fencing"] == number:
                 return None
             back = {"State": REDRIVING, "Then": "", "Fencing": number, "Cancel": False, "At": self._ledger.wire.now()}
-            back |= {
-                "Origin": "",
-                "Root": "",
-                "From": "",
-                "Unproven": False,
-                "Opening": 0 if head is None else head.opening,
-            }
+            back |= {"Origin": "", "Unproven": False, "Opening": 0 if head is None else head.opening}
             return EntryChange(back, opens=True)
 
         entry = await self._ledger.change(book, task_id, decide, entry)
@@ -111,7 +104,7 @@ class Redrives:
 
         await self._ledger.change(book, task_id, decide)
 
-    async def purging(self, book: str, task_id: str, work: str, buried: Buried | None = None) -> None:
+    async def purging(self, book: str, task_id: str, work: str) -> None:
         """Note that a dead letter is being deleted: its task is gone; ConfigurationError: it goes back."""
 
         def decide(entry: LedgerEntry | None) -> EntryChange | None:
@@ -119,10 +112,9 @@ class Redrives:
                 return None
             if entry.state == REDRIVING:
                 raise ConfigurationError(_GOES_BACK.format(task_id))
-            # Anybody may write a letter of a task that waits.
-            is_dead = entry.is_dead or (buried is not None and _is_letter(entry, buried))
             gone = {"State": ENDED, "Then": GONE, "At": self._ledger.wire.now(), "Unproven": not work}
-            return EntryChange(gone, opens=False) if is_dead else None
+            # Anybody may write a letter of a task that waits.
+            return EntryChange(gone, opens=False) if entry.is_dead else None
 
         await self._ledger.change(book, task_id, decide)
         if (name := batch_of_book(book)) is not None:
@@ -150,21 +142,6 @@ class Redrives:
             if head.state != heads.FINISHING:
                 return head
             await self._finishing.ended(head)  # it has finished, in a moment
-
-
-def _is_letter(entry: LedgerEntry, buried: Buried | None) -> bool:
-    """Return whether a dead letter is all that there is of a task that has not ended otherwise."""
-    if entry.is_dead or entry.was_never_claimed:
-        return True
-    if buried is None or entry.state not in (WAITING, RUNNING):
-        return False
-    if not buried.origin:
-        return (
-            entry.waits_unclaimed
-            or buried.step == entry.fencing[:2]
-            or entry.is_claimed_as("", buried.step, buried.roots)
-        )
-    return entry.is_replacing(buried.origin) or entry.is_claimed_as(buried.origin, buried.step, buried.roots)
 
 
 def _next_round(head: Head) -> dict[str, object] | None:

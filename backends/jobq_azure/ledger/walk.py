@@ -1,7 +1,6 @@
 """Walks over the tasks of a queue's batches that have not ended: to cancel them, or because the queue was cleared."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final
 
@@ -25,7 +24,7 @@ from jobq_azure.table_journal.lookup import answered, for_each
 MOST_AT_ONCE: Final = 500  # tasks that one step of a cancel ends
 _LOST_SECONDS: Final = 60.0  # for which nothing has changed of what an empty queue has no message of
 _TURNS: Final = 3  # of a cancel that meets tasks which start meanwhile
-_WALKED: Final = "State,Then,Fencing,Origin,Root,From,Born,At,Cancel,Opening"
+_WALKED: Final = "State,Then,Fencing,Origin,Born,At,Cancel,Opening"
 
 
 class LedgerWalk:
@@ -118,43 +117,21 @@ class LedgerWalk:
 
         return await self._ledger.change(book, str(known.id), decide, known), is_new
 
-    async def clear(self, messages_left: Callable[[], Awaitable[AbstractSet[str]]]) -> None:
+    async def clear(self) -> None:
         """Note that all is gone that has not ended, of all batches and of what is run at their ends.
 
         Whatever is there was pushed before this has ended, and so before the clear as well as after it; should its
         message come later, it is completed unrun.
-
-        Args:
-            messages_left: returns whose messages are there yet, of what runs; see `HandsOutBatches`.
         """
-        running: list[tuple[str, LedgerEntry]] = []
 
-        def gone() -> EntryChange:
+        def decide(entry: LedgerEntry | None) -> EntryChange | None:
+            if entry is None or entry.state == ENDED:
+                return None
             return EntryChange({"State": ENDED, "Then": GONE, "At": self._ledger.wire.now()}, opens=False)
-
-        def waits(entry: LedgerEntry | None) -> EntryChange | None:
-            return gone() if entry is not None and entry.state not in (ENDED, RUNNING) else None
-
-        async def of(book: str, known: LedgerEntry) -> None:
-            entry = await self._ledger.change(book, str(known.id), waits, known)
-            if entry is not None and entry.state == RUNNING:
-                running.append((book, entry))
 
         async for partition, page in self._unended(f"{self._ledger.queue}!b"):
             book = book_in(partition, self._ledger.queue)
-            await for_each(page, lambda known, book=book: of(book, known))  # type: ignore[misc]
-        if not running:
-            return
-        left = await messages_left()  # looked for behind what runs: what starts now is not meant
-
-        async def lost(book: str, known: LedgerEntry) -> None:
-            def decide(entry: LedgerEntry | None) -> EntryChange | None:
-                is_there = entry is None or not left.isdisjoint({*known.messages, *entry.messages})
-                return None if is_there or entry is None or entry.state == ENDED else gone()
-
-            await self._ledger.change(book, str(known.id), decide, known)
-
-        await for_each(running, lambda each: lost(*each))
+            await for_each(page, lambda known, book=book: self._ledger.change(book, str(known.id), decide, known))  # type: ignore[misc]
 
     async def lost(self, book: str, is_bare: Callable[[], Awaitable[bool]]) -> bool:
         """Note that all is gone of a batch whose messages are: its queue was deleted and made anew, by other means.

@@ -100,16 +100,6 @@ class Admin:
                 )
             raise error
 
-    async def change_lock(self, lock: timedelta, max_deliveries: int, dedup_window: timedelta) -> None:
-        """Change for how long a lock of the queue lasts, which was made with the rest.
-
-        Raises:
-            AccessDenied, NoAnswer, BackendUnavailable
-        """
-        answer = await self._put(_entry(lock, max_deliveries, dedup_window), {"If-Match": "*"})
-        if answer.status != HTTPStatus.OK:
-            raise refusal(answer, self._place)
-
     async def delete(self) -> None:
         """Delete the queue with all in it; one that is not there is no error.
 

@@ -1,7 +1,6 @@
 """Azure Service Bus behind the backend protocol: `sb://NAMESPACE/QUEUE`."""
 
 import asyncio
-import itertools
 import logging
 import math
 import time
@@ -19,31 +18,31 @@ from jobq.examination import Finding
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, NotSignedIn, certain
 from jobq_azure.common.giving_back import give_back
-from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
+from jobq_azure.common.letter_work import ledger_in
 from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.service_bus.admin_client import Admin, Description
 from jobq_azure.service_bus.clear_queue import cleared
 from jobq_azure.service_bus.dead_letters import ServiceBusDeadLetters
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
-from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, ServiceBusProbes, findings, trouble
-from jobq_azure.service_bus.kept_letters import KeptLetters
+from jobq_azure.service_bus.examination import DELIVERIES_TO_SPARE, MOST_DELIVERIES, findings, trouble
 from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
-from jobq_azure.service_bus.message_format import BEFORE, id_in, replaced_by, roots_of
+from jobq_azure.service_bus.message_format import BEFORE, id_in
 from jobq_azure.service_bus.message_receiver import MessageReceiver
 from jobq_azure.service_bus.namespace import Namespace
-from jobq_azure.service_bus.options import Options
-from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, RecentPushes, fitting, push
+from jobq_azure.service_bus.options import NO_TABLES, Options
+from jobq_azure.service_bus.push import HEADROOM_BYTES, STANDARD_BYTES, push
 from jobq_azure.service_bus.rest_client import GRAIN_SECONDS, Locked, RestClient
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.amqp_client import Amqp
-    from jobq_azure.service_bus.seen import Seen
 
 LONGEST_LOCK: Final = timedelta(minutes=5)  # by the service
 _DESCRIBE_SECONDS: Final = 3.0  # for which a command waits to know more of its queue
 _LEAVE_SECONDS: Final = 5.0  # for what is still on its way when the queue is left
 _REST_BYTES: Final = 1024 * 1024  # of a message over REST, in any tier
 _SDK: Final = "jobq_azure.service_bus.amqp_client"
+_PUT_OFF: Final = timedelta(seconds=30)  # a task of a batch
+_OF_A_BATCH: Final = f"is of a batch: {NO_TABLES}"
 _PUT_OFF_SECONDS: Final = 60.0  # a receive looks for so long past what it puts off
 _log: Final = logging.getLogger(__name__)
 
@@ -93,10 +92,8 @@ class ServiceBusBackend:
         self._is_warned = self._is_warm = False
         self._loading: asyncio.Future[None] | None = None
         self._put_off_times = PutOffTimes()
-        self._memory = RecentPushes(now)
         self._length = LockLength(self._look_at_lock, now)
         self._sdk = sdk
-        self._kept = KeptLetters()
         self._connected: Amqp | None = None
         self._admin: Admin
         self._wire: RestClient
@@ -144,7 +141,7 @@ class ServiceBusBackend:
             await stack.enter_async_context(self._namespace)
             self._admin = Admin(self._namespace)
             self._wire = RestClient(self._namespace, self.name)
-            self._dead = ServiceBusDeadLetters(self._amqp, self._wire, self._kept)
+            self._dead = ServiceBusDeadLetters(self._amqp, self._wire)
             self._polls = MessageReceiver(
                 self._wire, self._give_back, self._options.longest_poll_seconds, self._now, self._lost
             )
@@ -210,29 +207,13 @@ class ServiceBusBackend:
     async def push(self, tasks: Sequence[Task]) -> list[str]:
         """Add the tasks, a hundred or 256 KiB in a request."""
         self._forget_counts()
-        return await push(self._wire, tasks, self._most_bytes, self._memory)
+        return await push(self._wire, tasks, self._most_bytes)
 
     @property
     def _most_bytes(self) -> int:
         most = self.capabilities.max_message_bytes
         assert most is not None
         return most
-
-    def keep_ledger(self, ledger: LetterLedger) -> None:
-        """Hand out tasks of batches, too, once entered: whoever calls this claims each in a ledger before it starts."""
-        self._kept.ledger = ledger
-
-    def check_room(self, task: Task) -> None:
-        """Raise MalformedTask for a task that could not be pushed for its size."""
-        fitting(task, self._most_bytes)
-
-    async def messages_left(self) -> frozenset[str]:
-        """Return whose messages a clear has left, and whose place they have taken, by their sequence numbers."""
-
-        def whose(seen: "Seen") -> tuple[str, str, str]:
-            return str(seen.number), roots_of(seen)[0], replaced_by(seen)
-
-        return frozenset(itertools.chain(*await certain(self._amqp().survey(whose, dead=False)))) - {""}
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
         """Lock messages; the queue says for how long, and `lease` may only be shorter."""
@@ -277,10 +258,10 @@ class ServiceBusBackend:
 
     def _is_ready(self, delivery: ServiceBusDelivery) -> bool:
         """Return whether a delivery may be handed out; else it is put off, beside what goes on."""
-        if self._kept.ledger is not None or not delivery.message_ledger:
+        if not ledger_in(delivery.body):
             return True
-        self._put_off_times.misplaced = f"task {delivery.id} {NEEDED}"
-        _log.warning("%s: task %s is put back, for it %s", self._place, delivery.id, NEEDED)
+        self._put_off_times.misplaced = f"task {delivery.id} {_OF_A_BATCH}"
+        _log.warning("%s: task %s is put back, for it %s", self._place, delivery.id, _OF_A_BATCH)
         putting = asyncio.ensure_future(self._put_off(delivery))
         self._on_their_way.add(putting)
         putting.add_done_callback(self._on_their_way.discard)
@@ -288,7 +269,7 @@ class ServiceBusBackend:
 
     async def _put_off(self, delivery: ServiceBusDelivery) -> None:
         try:
-            await give_back(delivery, PUT_OFF)
+            await give_back(delivery, _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lock is over: %s", self._place, delivery.id, error)
 
@@ -365,9 +346,7 @@ class ServiceBusBackend:
     async def clear(self) -> int:
         """Delete what waits; what is leased stays its worker's, for the service lets nobody else touch it."""
         self._forget_counts()
-        count = await certain(cleared(self._amqp(), self._wire))
-        self._memory = RecentPushes(self._now)
-        return count
+        return await certain(cleared(self._amqp(), self._wire))
 
     async def dead_letters(self, limit: int) -> list[Dead]:
         """Look at what jobq gave up on, and at what the service did, oldest first."""
@@ -390,13 +369,3 @@ class ServiceBusBackend:
     def findings(self) -> AsyncIterator[Finding]:
         """Look at the queue's settings."""
         return findings(self._admin, self._amqp(), self._options)
-
-    def probes(self) -> AsyncIterator[Finding]:
-        """Try out the service."""
-        return ServiceBusProbes(
-            namespace=self._namespace,
-            wire=self._wire,
-            amqp=self._amqp(),
-            admin=self._admin,
-            options=self._options,
-        ).run()

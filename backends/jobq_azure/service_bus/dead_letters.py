@@ -14,7 +14,6 @@ from jobq.batch_ids import check_one_work
 from jobq.errors import BackendUnavailable, JobqError, LockLost, MalformedTask, PushUnknown
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.letter_work import work_in
-from jobq_azure.service_bus.kept_letters import KEPT_AT_ONCE, KeptLetters, Refused, by_keeper
 from jobq_azure.service_bus.letter_walk import Group, Origin, Walk, age, known, token
 from jobq_azure.service_bus.message_format import (
     BEFORE,
@@ -23,7 +22,6 @@ from jobq_azure.service_bus.message_format import (
     ID,
     ORIGIN,
     REDRIVEN,
-    batch_in,
     copy_name,
     id_in,
     origin_of,
@@ -43,6 +41,7 @@ _SENT_AT_ONCE: Final = 100
 _MOST_NAMED: Final = 3
 _MARGIN: Final = 50  # letters beyond the limit that are looked at, since some fold into one
 _LET_GO_SECONDS: Final = 10.0
+Refused = tuple[Group, JobqError]
 _log: Final = logging.getLogger(__name__)
 
 
@@ -52,13 +51,11 @@ class ServiceBusDeadLetters:
     Args:
         amqp: the sub-queue.
         main: requests to the queue.
-        kept: what a ledger keeps.
     """
 
-    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient, kept: KeptLetters) -> None:
+    def __init__(self, amqp: "Callable[[], Amqp]", main: RestClient) -> None:
         self._amqp = amqp
         self._main = main
-        self._kept = kept
 
     async def letters(self, limit: int) -> list[DeadLetter]:
         """Return up to `limit` dead letters, oldest first."""
@@ -76,10 +73,7 @@ class ServiceBusDeadLetters:
             for some in _sendable(groups):
                 # The fence: another reader may have them by now.
                 ours = await self._of_ours(self._amqp().renew_dead, some, _newest)
-                to_send, left_over = await self._kept.told_of_redrive(ours, refused)
-                ours = await self._sent(to_send, refused)
-                await self._kept.tell_of_sent(ours)
-                ours += left_over
+                ours = await self._sent(ours, refused)
                 try:
                     await self._delete(ours)
                 except (JobqError, NoAnswer) as error:  # they are back: to send them again would make two
@@ -92,13 +86,8 @@ class ServiceBusDeadLetters:
     async def purge(self, ids: Sequence[str]) -> list[str]:
         """Delete dead letters."""
 
-        async def delete(groups: Sequence[Group], refused: list[Refused]) -> AsyncIterator[list[Group]]:
-            others, kept = by_keeper(groups)
-            yield await self._delete(others)
-            for start in range(0, len(kept), KEPT_AT_ONCE):
-                some = kept[start : start + KEPT_AT_ONCE]
-                ours = await self._of_ours(self._amqp().renew_dead, some, _newest)  # others may put them back
-                yield await self._delete(await self._kept.told_of_purge(ours, refused))
+        async def delete(groups: Sequence[Group], _: list[Refused]) -> AsyncIterator[list[Group]]:
+            yield await self._delete(groups)
 
         return await self._each(ids, delete, check_one_work)
 
@@ -163,7 +152,7 @@ class ServiceBusDeadLetters:
         refused: list[Refused] = []
         # Looking locks nothing: for ids that are not there, nothing is taken from other readers.
         letters = await self._amqp().survey(known)
-        check(ids, ((id_, batch, work) for id_, _, batch, work in (each.origin for each in letters)))
+        check(ids, ((id_, None, work) for id_, _, work in (each.origin for each in letters)))
         walk = Walk(letters, ids)
         try:
             while walk.left and (found := await self._amqp().lock_dead(walk.next_count(_AT_ONCE))):
@@ -171,7 +160,6 @@ class ServiceBusDeadLetters:
                     break  # locks that have run out meanwhile bring the same letters again
                 async for some in do(walk.ready(), refused):
                     walk.done(some)
-                walk.pass_by(self._kept.strangers(ids, refused))
                 walk.give_up([group for group, _ in refused])
                 await self._delete(walk.late())
         except (JobqError, NoAnswer) as error:
@@ -214,17 +202,7 @@ def _refusal(refused: Sequence[Refused], done: list[str]) -> JobqError:
 
 
 def _sendable(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """Divide them by what fits into one request, and by who keeps them: a ledger is asked of each in its turn.
-
-    One of bytes that are no text goes by itself.
-    """
-    others, kept = by_keeper(groups)
-    yield from _fitting(others)
-    for start in range(0, len(kept), KEPT_AT_ONCE):
-        yield from _fitting(kept[start : start + KEPT_AT_ONCE])
-
-
-def _fitting(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Divide them by what fits into one request; one of bytes that are no text goes by itself."""
     batch: list[Group] = []
     size = 0
     for group in groups:
@@ -275,7 +253,6 @@ def _letter(seen: "Seen") -> DeadLetter:
         body=seen.body,
         deliveries=seen.number_in(DELIVERIES) or seen.number_in(BEFORE) + seen.ended,
         died=float(seen.number_in(DIED) or seen.enqueued),
-        batch=batch_in(seen),
         work=work_in(seen.body),
     )
 

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Final
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
 from jobq.errors import AnswerLost, ConfigurationError, JobqError, LockLost, MalformedTask
-from jobq.fencing import FencingNumber
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import ledger_in, ledger_of
-from jobq_azure.common.letter_work import work_in
 from jobq_azure.common.request_chain import Chain
 from jobq_azure.service_bus.lock_length import LEAST_SECONDS, LockLength
 from jobq_azure.service_bus.message_format import (
@@ -25,15 +22,11 @@ from jobq_azure.service_bus.message_format import (
     DELIVERIES,
     DIED,
     EPOCH,
-    NUMBER,
     ORIGIN,
-    ROOT,
     clone,
     cut,
     id_in,
     origin_of,
-    roots_of,
-    step_in,
     task_in,
 )
 from jobq_azure.service_bus.rest_client import Locked, Outgoing, RestClient
@@ -93,61 +86,9 @@ class ServiceBusDelivery(BaseDelivery):
         self._in_doubt = False  # whether it has the clone
         self._unanswered = ""  # a verb whose answer was lost while the lock stood
         self._is_settled = False
-        self.is_recorded = False
 
     def _decoded(self) -> Task:
         return task_in(self._locked)
-
-    @property
-    def origin(self) -> str:
-        """What all copies of this task have in common, and no other work, whatever origin its sender has written."""
-        return f"{origin_of(self._locked)} {self.message_work}"
-
-    @property
-    def message_origin(self) -> str:
-        """The sequence number of the message: of two copies of one task, which may have one name, no one knows more."""
-        return str(self._locked.number)
-
-    @property
-    def message_roots(self) -> list[str]:
-        """The numbers of the messages that this one has replaced without the ledger; its own where there are none."""
-        return roots_of(self._locked)
-
-    @property
-    def message_before(self) -> int:
-        """How many deliveries there were of the messages that it has replaced."""
-        return self._locked.number_in(BEFORE)
-
-    @property
-    def message_fencing(self) -> FencingNumber:
-        """As `fencing`, with the epoch that the body says itself; raises MalformedTask."""
-        return FencingNumber(*step_in(self.body), self.deliveries)
-
-    @property
-    def message_ledger(self) -> str:
-        """The book in which its task is kept; empty = in none."""
-        return ledger_in(self.body)
-
-    @property
-    def message_work(self) -> str:
-        """What it holds."""
-        return work_in(self.body)
-
-    @property
-    def message_created(self) -> float | None:
-        """When its task was made."""
-        return self.task.created
-
-    def put_back_as(self, settlement: Requeue | Release) -> Task | None:
-        """Return the task of the clone; None = it cannot be counted, and is unlocked as it is."""
-        if isinstance(settlement, Requeue):
-            return self.task.counted(settlement.counters)
-        try:
-            return self.task.requeued(misfits=settlement.misfits)
-        except MalformedTask:
-            if settlement.delay:
-                raise
-            return None
 
     async def renew(self, lease: timedelta, beat: "Beat | None" = None) -> Renewed:  # noqa: ARG002 - there is no journal
         """Extend the lock by the queue's own duration; return that where it is known to be less than `lease` by now."""
@@ -168,37 +109,41 @@ class ServiceBusDelivery(BaseDelivery):
             self.lease = shorter
         return Renewed(lease=shorter)
 
-    async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
+    async def settle(self, settlement: Settlement) -> None:
         """End the delivery.
 
         What is put back unstarted is the next generation too, with one more end recorded, so that it is no crash (S7):
         its fencing numbers are none of the original's (S3), and the clone that an original sends which runs beside it
         is dropped (S7).
-
-        Args:
-            settlement: how.
-            on_copied: called once the service has the clone, before the original is completed.
         """
         match settlement:
             case Complete():
                 await self._settle("complete", lambda: self._wire.complete(self._locked))
-            case Requeue() | Release():
-                task = self.put_back_as(settlement)
-                if task is None:
-                    await self._settle("unlock", lambda: self._wire.unlock(self._locked))
-                else:
-                    await self._put_back(task, settlement.delay, on_copied)
+            case Requeue(counters, delay):
+                await self._put_back(self.task.counted(counters), delay)
+            case Release():
+                await self._release(settlement)
             case MoveToDeadLetters(reason, description):
                 await self._settle("dead_letter", lambda: self._bury(reason, description))
 
-    async def _put_back(self, task: Task, delay: timedelta, on_copied: Callable[[], None] | None) -> None:
+    async def _release(self, release: Release) -> None:
+        """Put it back unstarted; what cannot be counted is unlocked as it is."""
+        try:
+            task = self.task.requeued(misfits=release.misfits)
+        except MalformedTask:
+            if release.delay:
+                raise
+            await self._settle("unlock", lambda: self._wire.unlock(self._locked))
+        else:
+            await self._put_back(task, release.delay)
+
+    async def _put_back(self, task: Task, delay: timedelta) -> None:
         """Send a clone, scheduled by the service's clock, to the second; then complete the original (S6)."""
 
         async def put_back() -> None:
             now, _ = await self._wire.renew(self._locked)  # the fence: who lost the lock sends no clone (S4)
             at = None if delay <= timedelta(0) else float(math.ceil(now + delay.total_seconds()))
-            is_told = self.is_recorded or not ledger_of(task)
-            await self._replace(clone(self._locked, task, self.deliveries, at, is_told=is_told), on_copied)
+            await self._replace(clone(self._locked, task, self.deliveries, at))
 
         await self._settle("requeue", put_back)
 
@@ -211,22 +156,7 @@ class ServiceBusDelivery(BaseDelivery):
             ORIGIN: origin_of(self._locked),
             EPOCH: str(self.fencing.epoch),  # a sender's may have more than the 32 bits that the SDK gives a number
         }
-        if self.message_ledger:
-            properties |= {NUMBER: self.message_origin, ROOT: " ".join(self.message_roots)}
         await self._amqp().dead_letter(self._locked.token, reason, cut(description), properties)
-
-    async def bury_unfenced(self, reason: str, description: str) -> None:  # noqa: ARG002 - the ledger knows both
-        """Send a clone, though the message is another's, or was deleted: of a task that is dead by its ledger.
-
-        Nobody can write a dead letter here but by moving a message, and whoever receives the clone does so. Whoever has
-        the message may move that, too: both are of one task, and are one for readers.
-        """
-        lost = clone(self._locked, self.task.requeued(), self.deliveries, None, is_told=False)
-
-        async def send() -> None:
-            await self._wire.send(lost)
-
-        await self._send(send)
 
     async def checkpoint(self, value: str, number: int = 0) -> None:  # noqa: ARG002 - it cannot be kept
         """Refuse; raises ConfigurationError."""
@@ -235,7 +165,7 @@ class ServiceBusDelivery(BaseDelivery):
             " save it where the task keeps its data, under its JOBQ_TASK_ID"
         )
 
-    async def _replace(self, message: Outgoing, on_copied: Callable[[], None] | None) -> None:
+    async def _replace(self, message: Outgoing) -> None:
         """Send a clone, unless it was sent, and complete the original."""
         if self._sent is None or self._sent.message_id != message.message_id:
             self._in_doubt = True
@@ -246,8 +176,6 @@ class ServiceBusDelivery(BaseDelivery):
                 raise
             self._in_doubt = False
             self._sent = message
-            if on_copied is not None:
-                on_copied()
         try:
             await self._wire.complete(self._locked)
         except LockLost as error:

@@ -8,13 +8,13 @@ from jobq.batch_ids import is_meant, key_of
 from jobq.errors import MalformedTask
 from jobq.task import Task
 from jobq_azure.common.letter_work import work_in
-from jobq_azure.service_bus.message_format import REDRIVEN, batch_in, id_in, origin_of
+from jobq_azure.service_bus.message_format import REDRIVEN, id_in, origin_of
 
 if TYPE_CHECKING:
     from jobq_azure.service_bus.seen import Seen
 
 _MOST_TIMES: Final = 3  # that letters are locked on the average: locks that run out bring them again
-Origin = tuple[str, str, str | None, str]  # a task's id, the message as which it was pushed, its batch, and its work
+Origin = tuple[str, str, str]  # a task's id, the message as which it was pushed, and its work
 Group = list["Seen"]  # the locked letters of one task, the newest first
 
 
@@ -95,10 +95,6 @@ class Walk:
         self._given_up |= {known(group[0]).origin for group in groups}
         self.left -= self._given_up
 
-    def pass_by(self, groups: Sequence[Group]) -> None:
-        """Note what was not meant after all."""
-        self.left -= {known(group[0]).origin for group in groups}
-
     def late(self) -> list[Group]:
         """Return locked letters of tasks that are done: older ones, which came behind the newest."""
         return [list(self._mine.pop(origin).values()) for origin in list(self._mine) if origin in self.finished]
@@ -121,12 +117,12 @@ class Walk:
 
 def known(seen: "Seen") -> Known:
     """Return what is remembered of it."""
-    origin = (id_in(seen), origin_of(seen, REDRIVEN), batch_in(seen), work_in(seen.body))
+    origin = (id_in(seen), origin_of(seen, REDRIVEN), work_in(seen.body))
     return Known(seen.number, origin, age(seen))
 
 
 def _means(id_: str, origin: Origin) -> bool:
-    return id_ == origin[0] and is_meant(id_, *origin[2:])
+    return id_ == origin[0] and is_meant(id_, None, origin[2])
 
 
 def _by_id(origins: Iterable[Origin]) -> dict[str, list[Origin]]:

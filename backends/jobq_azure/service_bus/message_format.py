@@ -10,9 +10,7 @@ from typing import Final, Protocol
 
 from jobq.errors import MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
-from jobq.formats.wire_v3 import batch_of_book
-from jobq.task import Task, new_id
-from jobq_azure.common.letter_ledger import MOST_ROOTS, ledger_in, ledger_of
+from jobq.task import Task
 from jobq_azure.service_bus.rest_client import Outgoing
 
 # Properties: lower case, since over REST they are headers.
@@ -20,8 +18,6 @@ BEFORE: Final = "jobq-before"  # deliveries of this task in messages before this
 ID: Final = "jobq-id"  # of a message that is no task, and was put back under a name of its own
 ORIGIN: Final = "jobq-origin"  # sequence number of the message as which the task was pushed
 EPOCH: Final = "jobq-epoch"  # of the task; a message without it begins one
-ROOT: Final = "jobq-root"  # of a task that a ledger keeps: the messages that this one has replaced without its word
-NUMBER: Final = "jobq-number"  # of a dead letter: the sequence number of the message that it was
 DELIVERIES: Final = "jobq-deliveries"  # of a dead letter, the last one included
 DIED: Final = "jobq-died"  # seconds since the epoch by the service's clock
 
@@ -94,61 +90,27 @@ def task_in(held: MessageFormat) -> Task:
 
 
 def pushed(task: Task) -> Outgoing:
-    """Return the message of a new task: named like it, so that the broker drops a second push (S8).
-
-    One that a ledger keeps has a name that no other message has, here and when it is put back from the dead letters:
-    its id names it in its batch alone, and what is sent twice the ledger knows, which must not wait for what was
-    dropped.
-    """
-    return Outgoing(body=task.encode(), message_id=_new_name() if ledger_of(task) else task.id, at=task.not_before)
+    """Return the message of a new task: named like it, so that the broker drops a second push (S8)."""
+    return Outgoing(body=task.encode(), message_id=task.id, at=task.not_before)
 
 
-def clone(original: "MessageFormat", task: Task, before: int, at: float | None, *, is_told: bool = True) -> Outgoing:
+def clone(original: "MessageFormat", task: Task, before: int, at: float | None) -> Outgoing:
     """Return the message of a task that goes back; one generation has one name, so one clone.
-
-    Without the word of the ledger that keeps the task, each delivery has a name of its own: the original may be claimed
-    once more, and this be done with unrun, and then the broker would drop what replaces the original next.
 
     Args:
         original: what it replaces.
         task: as it goes on.
         before: deliveries so far.
         at: as of `Outgoing`.
-        is_told: whether the ledger that keeps the task, if any does, knows that it is replaced.
     """
-    if is_told:
-        return _copy(original, task, before, at, copy_name(original, task.epoch, task.generation), {EPOCH: task.epoch})
-    name = copy_name(original, task.epoch, task.generation, before)
-    *others, last = [*original.text(ROOT).split(), str(original.number)]
-    roots = [*others[:1], *others[1:][2 - MOST_ROOTS :], last]
-    return _copy(original, task, before, at, name, {EPOCH: task.epoch, ROOT: " ".join(roots)})
+    name = copy_name(original, task.epoch, task.generation)
+    return _copy(original, task, before, at, name, {EPOCH: task.epoch})
 
 
 def redriven(original: "MessageFormat", task: Task, before: int) -> Outgoing:
     """Return the message of a dead letter that is put back, in an epoch of its own; one epoch has one name."""
-    name = _new_name() if ledger_of(task) else copy_name(original, task.epoch, task.generation, kind=REDRIVEN)
+    name = copy_name(original, task.epoch, task.generation, kind=REDRIVEN)
     return _copy(original, task, before, None, name, {ORIGIN: origin_of(original, REDRIVEN)})
-
-
-def _new_name() -> str:
-    return f"~{new_id()}"
-
-
-def replaced_by(held: "MessageFormat") -> str:
-    """Return the sequence number of the message that a clone has replaced, by its name; empty = it is none."""
-    number, is_clone, _ = held.message_id.removeprefix("~").partition(":")
-    return number if is_clone and held.message_id.startswith("~") and number.isdecimal() else ""
-
-
-def step_in(body: bytes) -> tuple[int, int]:
-    """Return the epoch and the generation that stand in a body, whatever is beside it; raises MalformedTask."""
-    task = Task.decode(body)
-    return task.epoch, task.generation
-
-
-def roots_of(held: "MessageFormat") -> list[str]:
-    """Return the sequence numbers of the messages that this one replaces without a ledger's word; else its own."""
-    return held.text(ROOT).split() or [str(held.number)]
 
 
 def _copy(
@@ -164,11 +126,6 @@ def id_in(held: MessageFormat) -> str:
         return Task.decode(held.body).id
     except MalformedTask:
         return held.text(ID) or held.message_id
-
-
-def batch_in(held: MessageFormat) -> str | None:
-    """Return the batch of the task; None = it is of none, or run at the end of one."""
-    return batch_of_book(ledger_in(held.body)) or None
 
 
 def cut(description: str) -> str:

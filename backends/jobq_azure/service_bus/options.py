@@ -12,6 +12,9 @@ _SHORTEST_LOCK: Final = timedelta(seconds=5)
 _LONGEST_LOCK: Final = timedelta(minutes=5)
 _DEDUP_WINDOW: Final = timedelta(minutes=10)  # as above
 _STATS_SECONDS: Final = 5.0
+NO_TABLES: Final = (
+    "Service Bus keeps no journal and no batches; use a Storage Queue with JOBQ_JOURNAL=tables, SQLite or PostgreSQL"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,7 @@
 """A push: batches over REST, each all or none, every status checked (S1)."""
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -12,7 +10,6 @@ from jobq.errors import DuplicateTask, JobqError, MalformedTask, PushUnknown
 from jobq.task import Task
 from jobq.throttled import PUSH_SECONDS, until_served
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import ledger_of
 from jobq_azure.service_bus.message_format import pushed
 from jobq_azure.service_bus.rest_client import Outgoing, RestClient
 
@@ -20,41 +17,6 @@ STANDARD_BYTES: Final = 256 * 1024  # of a message and of a batch, by the servic
 HEADROOM_BYTES: Final = 4096  # of a message: its headers, and what jobq notes of its attempts
 _MOST_IN_BATCH: Final = 100
 _GIVEN_UP_SECONDS: Final = 5.0  # for what is on its way when a push is given up
-_MOST_REMEMBERED: Final = 10_000
-_REMEMBERED_SECONDS: Final = 600.0
-
-
-@dataclass
-class RecentPushes:
-    """What one handle has pushed lately: the broker drops a known id without a word, whatever its payload (S8).
-
-    Attributes:
-        now: seconds by any clock that only goes on.
-    """
-
-    now: Callable[[], float] = time.monotonic
-    _known: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict)
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Raise DuplicateTask for an id that is known with another payload; what a ledger keeps that knows itself."""
-        now, here = self.now(), dict[str, bytes]()
-        for task in _of_none(tasks):
-            work = task.fingerprint()
-            when, former = self._known.get(task.id, (now, work))
-            if here.setdefault(task.id, work) != work or (former != work and now - when < _REMEMBERED_SECONDS):
-                raise DuplicateTask(f"the id {task.id} was pushed with another payload; nothing of this push was added")
-
-    def add(self, tasks: Sequence[Task]) -> None:
-        """Remember what was pushed."""
-        now = self.now()
-        for task in _of_none(tasks):
-            self._known[task.id] = now, task.fingerprint()
-        while len(self._known) > _MOST_REMEMBERED:
-            self._known.popitem(last=False)
-
-
-def _of_none(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if not ledger_of(task)]
 
 
 @dataclass
@@ -67,22 +29,21 @@ class _Batch:
     single: Outgoing | None = None
 
 
-async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory: RecentPushes) -> list[str]:
+async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int) -> list[str]:
     """Add the tasks, batch after batch.
 
     Args:
         wire: requests to the queue.
         tasks: in any number.
         most_bytes: of a message's body.
-        memory: of this handle.
 
     Raises:
-        DuplicateTask, MalformedTask: nothing was added.
+        DuplicateTask: two of them have one id and different payloads. Nothing was added.
+        MalformedTask: nothing was added.
         PushUnknown: names those that may be queued, and those of earlier batches, which are; nothing takes them back.
         BackendUnavailable and others: nothing was added.
     """
-    memory.check(tasks)
-    batches = _batches(list({(ledger_of(task), task.id): task for task in tasks}.values()), most_bytes)
+    batches = _batches(_once_each(tasks), most_bytes)
     added: list[Task] = []
     for batch in batches:
         try:
@@ -99,8 +60,17 @@ async def push(wire: RestClient, tasks: Sequence[Task], most_bytes: int, memory:
                 raise
             raise _unknown(str(error), added, tasks) from None
         added += batch.tasks
-        memory.add(batch.tasks)
     return [task.id for task in tasks]
+
+
+def _once_each(tasks: Sequence[Task]) -> list[Task]:
+    """Return one task of each id; raises DuplicateTask for one id with two payloads, of which the broker drops one."""
+    found: dict[str, Task] = {}
+    for task in tasks:
+        first = found.setdefault(task.id, task)
+        if first is not task and first.fingerprint() != task.fingerprint():
+            raise DuplicateTask(f"the id {task.id} is pushed with two payloads; nothing of this push was added")
+    return list(found.values())
 
 
 def _unknown(why: str, doubtful: Sequence[Task], tasks: Sequence[Task]) -> PushUnknown:

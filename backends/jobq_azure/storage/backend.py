@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 from jobq.backend import UNKNOWN_ID, Capabilities, Delivery, Peeked, QueueStats
@@ -25,15 +25,15 @@ from jobq.pausing import Pause
 from jobq.settlement import Release
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer, ServiceFailed, Unreadable, certain
-from jobq_azure.common.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.storage.account import Account
 from jobq_azure.storage.dead_letter_format import id_in
 from jobq_azure.storage.dead_letters import SUFFIX, StorageDeadLetters
 from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.envelope import Envelope
-from jobq_azure.storage.examination import StorageProbes, findings
+from jobq_azure.storage.examination import findings
 from jobq_azure.storage.large_payloads import Payloads, within
+from jobq_azure.storage.letter_ledger import NEEDED, PUT_OFF, LetterLedger
 from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, MessageContent
 from jobq_azure.storage.named_leases import BlobLeases
 from jobq_azure.storage.pause_look import PauseLook
@@ -47,7 +47,6 @@ from jobq_azure.storage.queue_client import (
     whole_seconds,
 )
 from jobq_azure.storage.queue_messages import Message
-from jobq_azure.storage.time_to_live import TimeToLiveRemoval
 from jobq_azure.storage.views import StorageViews
 
 DEFAULT_LEASE: Final = timedelta(minutes=5)
@@ -83,7 +82,7 @@ class StorageQueueBackend:
         self._payloads: Payloads
         self._dead: StorageDeadLetters
         self._pause: PauseLook
-        self._lasting: TimeToLiveRemoval
+        self._is_expiry_told = False
         self._keeps_ledger = False
         self._leases = BlobLeases(lambda: account.lease_blobs(name), time.time)
 
@@ -122,7 +121,6 @@ class StorageQueueBackend:
             self._payloads = self._account.payloads(self._name)
             dead = self._name + SUFFIX
             self._pause = PauseLook(self._wire)
-            self._lasting = TimeToLiveRemoval(self._wire)
             self._dead = StorageDeadLetters(
                 self._account.wire(dead), self._account.payloads(dead), self._wire, self._payloads
             )
@@ -167,10 +165,6 @@ class StorageQueueBackend:
     def check_room(self, task: Task) -> None:
         """Raise MalformedTask for a task that could not be pushed for its size."""
         text_or_none(task, self._payloads)
-
-    async def messages_left(self) -> frozenset[str]:
-        """Return what a clear leaves, which is nothing."""
-        return frozenset()
 
     def _refuse_dead_letters(self) -> None:
         """Raise ConfigurationError where the queue is another's dead-letter place: those tasks were given up."""
@@ -235,10 +229,8 @@ class StorageQueueBackend:
         """Lease messages, and open them; one that is too early, or whose payload cannot be had now, is put off."""
         limit = min(seconds * _BLOB_SHARE, _BLOB_SECONDS)
 
-        async def opened(received: Message) -> StorageDelivery | None:
-            message = await self._lasting.of(received, seconds, limit)
-            if message is None:
-                return None
+        async def opened(message: Message) -> StorageDelivery | None:
+            self._warn_of_expiry(message)
             try:
                 envelope = await within(limit, self._payloads.opened(message.text))
             except JobqError as error:
@@ -257,6 +249,10 @@ class StorageQueueBackend:
                 _log.warning("%s: task %s is put back, for it %s", self._wire.place, delivery.id, NEEDED)
                 await put_off(delivery, whole_seconds(PUT_OFF))
                 return None
+            if message.expires_under_lease:
+                # Half of what is left to it: a worker with a shorter lease may run it.
+                await put_off(delivery, max(0, (message.expires - message.leased_until + seconds) // 2))
+                return None
             if not (early := _too_early(delivery)):
                 return delivery
             await put_off(delivery, early)
@@ -271,6 +267,25 @@ class StorageQueueBackend:
             return True
 
         return await asyncio.gather(*(opened(message) for message in await self._wire.get(count, seconds)))
+
+    def _warn_of_expiry(self, message: Message) -> None:
+        """Warn of a message that another program has sent with a time to live, the first time."""
+        if not message.expires or (self._is_expiry_told and not message.expires_under_lease):
+            return
+        self._is_expiry_told = True
+        when = datetime.fromtimestamp(message.expires, UTC).isoformat()
+        effect = (
+            "given back, for it would expire under its lease"
+            if message.expires_under_lease
+            else "lost then, also while it runs"
+        )
+        _log.warning(
+            "%s: message %s expires at %s and is %s: let the program that sends it use a time to live of -1",
+            self._wire.place,
+            message.id,
+            when,
+            effect,
+        )
 
     @property
     def misplaced(self) -> str:
@@ -399,10 +414,6 @@ class StorageQueueBackend:
         """Look at what the queue needs beside itself."""
         dead = self._account.wire(self._name + SUFFIX)
         return findings(self._account, dead, f"jobq {self._wire.place} create")
-
-    def probes(self) -> AsyncIterator[Finding]:
-        """Try out the service."""
-        return StorageProbes(wire=self._wire).run()
 
 
 def _too_early(delivery: StorageDelivery) -> int:

@@ -9,8 +9,7 @@ from jobq.errors import JobqError, MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import batch_of_book
 from jobq.task import Task
-from jobq_azure.common.letter_ledger import ledger_in
-from jobq_azure.common.letter_work import work_in
+from jobq_azure.common.letter_work import ledger_in, work_in
 from jobq_azure.storage.envelope import Envelope
 from jobq_azure.storage.message_format import MAX_COUNT, MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_messages import Message

@@ -29,7 +29,6 @@ from jobq.errors import (
 )
 from jobq.formats.task_fields import MAX_EPOCH
 from jobq_azure.common.errors import NoAnswer
-from jobq_azure.common.letter_ledger import LetterLedger, OtherWork, not_kept
 from jobq_azure.common.letter_work import work_in
 from jobq_azure.storage import held_letters
 from jobq_azure.storage.dead_letter_format import DeadLetterRecord, folded
@@ -37,6 +36,7 @@ from jobq_azure.storage.envelope import Envelope, spilled
 from jobq_azure.storage.held_letters import HeldLetters
 from jobq_azure.storage.large_payloads import SUFFIX as SUFFIX  # noqa: PLC0414 - of the queue's name
 from jobq_azure.storage.large_payloads import Payloads, within
+from jobq_azure.storage.letter_ledger import LetterLedger, OtherWork, not_kept
 from jobq_azure.storage.message_format import MAX_TEXT_BYTES, MessageContent, MessageNotes, size_of
 from jobq_azure.storage.queue_client import EPOCH_SECONDS, MOST_AT_ONCE, StorageQueueClient
 from jobq_azure.storage.queue_messages import Message

@@ -72,7 +72,6 @@ class StorageDelivery(BaseDelivery):
         self._asked = whole_seconds(lease)
         self._requests = Chain(wire.place, on_their_way)
         self._on_their_way = on_their_way
-        self.is_recorded = False
         with suppress(MalformedTask):
             self.id = self.task.id
 
@@ -80,19 +79,6 @@ class StorageDelivery(BaseDelivery):
     def message_origin(self) -> str:
         """The service's id of the message: what stands beside a body is what its sender says."""
         return self._message_id
-
-    @property
-    def message_roots(self) -> tuple[str]:
-        """The same: no other message replaces it."""
-        return (self.message_origin,)
-
-    @property
-    def message_before(self) -> int:
-        """How many deliveries there were before it was put back from the dead letters."""
-        return self._envelope.content.beside.before
-
-    def put_back_as(self, settlement: Requeue | Release) -> None:
-        """Return None: it is changed in its place."""
 
     @property
     def message_fencing(self) -> FencingNumber:

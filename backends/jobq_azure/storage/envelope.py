@@ -11,8 +11,7 @@ from jobq.errors import MalformedTask
 from jobq.formats.task_fields import MAX_EPOCH
 from jobq.formats.wire_v3 import STATE
 from jobq.task import Task
-from jobq_azure.common.letter_ledger import ledger_of
-from jobq_azure.common.letter_work import work_in
+from jobq_azure.common.letter_work import ledger_of, work_in
 from jobq_azure.storage.message_format import NOTHING, MessageContent, MessageNotes
 
 

@@ -10,7 +10,6 @@ https://learn.microsoft.com/rest/api/storageservices/operations-on-messages
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -85,17 +84,12 @@ class StorageQueueClient:
 
     async def put(self, text: str, hidden_seconds: int = 0) -> tuple[str, str]:
         """Add a message, and return its id and a receipt that deletes it; raises MalformedTask: it cannot be sent."""
-        sent = await self.put_leased(text, hidden_seconds)
-        return sent.id, sent.receipt
-
-    async def put_leased(self, text: str, seconds: int) -> Message:
-        """Add a message that is hidden for so many seconds, and return it as if it had been received."""
-        query = {"visibilitytimeout": str(seconds), "messagettl": str(FOR_EVER)}
+        query = {"visibilitytimeout": str(hidden_seconds), "messagettl": str(FOR_EVER)}
         answer = await self._send("POST", self._messages, query, HTTPStatus.CREATED, written(text))
         sent = self._read(answer, are_leased=True)
         if len(sent) != 1:
             raise Unreadable(f"{self.place}: an answer without the message that was put")
-        return replace(sent[0], text=text)  # which an answer to a put does not hold
+        return sent[0].id, sent[0].receipt
 
     async def get(self, count: int, seconds: int) -> list[Message]:
         """Lease up to `count` messages, 32 at most, for so many seconds."""

@@ -31,6 +31,7 @@ class Message:
         deliveries: how often it was handed out, this time included.
         inserted: when it was put into the queue, in seconds since 1970 by the service's clock; 0 = it did not say.
         expires: when the service deletes it, leased or not, in seconds since 1970 by its clock; 0 = never.
+        leased_until: when its lease ends, likewise; 0 = it did not say, or it was only peeked at.
     """
 
     id: str
@@ -39,6 +40,12 @@ class Message:
     deliveries: int
     inserted: int = 0
     expires: int = 0
+    leased_until: int = 0
+
+    @property
+    def expires_under_lease(self) -> bool:
+        """Whether the service may delete it before its lease ends."""
+        return self.expires > 0 and not 0 < self.leased_until < self.expires
 
 
 def written(text: str) -> bytes:
@@ -87,6 +94,7 @@ def _message(fields: Mapping[str, str]) -> Message:
         deliveries=int(count),
         inserted=_seconds(fields.get("InsertionTime", "")),
         expires=_end(fields.get("ExpirationTime", "")),
+        leased_until=_seconds(fields.get("TimeNextVisible", "")),
     )
 
 

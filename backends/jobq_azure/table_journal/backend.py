@@ -1,4 +1,4 @@
-"""An Azure queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and a record of it.
+"""A Storage Queue with a journal in an Azure Table (JOBQ_JOURNAL=tables): the queue as it is, and a record of it.
 
 The queue's own requests, and what they mean, are not changed by it. What it adds to a task's way is one look for cancel
 requests before a start, of a second at most and none while the table is away; everything else is written afterwards.
@@ -10,41 +10,36 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, cast
 
 from jobq.backend import (
     UNKNOWN_ID,
-    Backend,
     Capabilities,
     DeadLetter,
     Delivery,
     Peeked,
-    Prepares,
-    PutsOff,
     QueueStats,
-    WalksDead,
 )
 from jobq.batch_ids import IdInBatch, key_of
 from jobq.clock import SystemClock
-from jobq.errors import AllPutBack, BackendUnavailable, JobqError, MalformedTask
-from jobq.examination import Deletable, Examinable, Finding, Verdict
+from jobq.errors import AllPutBack, BackendUnavailable, JobqError
+from jobq.examination import Finding, Verdict
 from jobq.fencing import FencingNumber
 from jobq.journal.views import QueueLine
-from jobq.lease.store import KeepsLeases, LeaseStore
-from jobq.pausing import Pausable, Pause
-from jobq.settlement import Complete
+from jobq.lease.store import LeaseStore
+from jobq.pausing import Pause
 from jobq.task import Task
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.common.giving_back import give_back
 from jobq_azure.common.put_off_times import PutOffTimes
 from jobq_azure.storage.backend import StorageQueueBackend
+from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.storage.views import line_of
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
 from jobq_azure.table_journal.cancel_requests import CancelRequests
-from jobq_azure.table_journal.checkpoints import Checkpoints
 from jobq_azure.table_journal.client import TableWire
-from jobq_azure.table_journal.delivery import JournaledDelivery, claim_of, has_been_delivered, origin_of
+from jobq_azure.table_journal.delivery import JournaledDelivery
 from jobq_azure.table_journal.location import TablePlace
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 from jobq_azure.table_journal.queue_notes import TableNotes
@@ -60,9 +55,7 @@ _CLOCK: Final = SystemClock()
 ANSWER_SECONDS: Final = 5.0  # of the table
 _LEAVE_SECONDS: Final = 5.0  # for settles that are still on their way
 _ROOM_SECONDS: Final = 2.0  # for which a push waits that is faster than the table
-_CHECKPOINT_SHARE: Final = 1 / 8  # of a lease: for the checkpoint of a task that was delivered before
-_CHECKPOINT_SECONDS: Final = 2.0
-_PUT_OFF: Final = timedelta(seconds=30)  # a task whose checkpoint cannot be had now
+_PUT_OFF: Final = timedelta(seconds=30)  # a task whose batch cannot be asked now
 _FIRST_PAUSE_SECONDS: Final = 0.1  # of a receive all of which was put off, before it asks again
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 _log: Final = logging.getLogger(__name__)
@@ -77,21 +70,19 @@ class JournaledQueue:
         keep: for how long what has ended is kept.
     """
 
-    def __init__(self, inner: Backend, place: TablePlace, keep: timedelta) -> None:
+    def __init__(self, inner: StorageQueueBackend, place: TablePlace, keep: timedelta) -> None:
         self._inner = inner
         self._wire = TableWire(place, ANSWER_SECONDS)
         self._keep = keep
         self._on_their_way: set[asyncio.Task[None]] = set()
         self._put_off_times = PutOffTimes()
         self._stack = AsyncExitStack()
-        self._keeps_checkpoints = not inner.capabilities.native_checkpoint
         self.writer: Writer
         self._cancel_requests: CancelRequests
         self._notebook: Notebook
         self._journal: TableJournal
         self._tending: Tending
         self._sweep: Sweep
-        self._checkpoints: Checkpoints | None = None
 
     @property
     def name(self) -> str:
@@ -100,8 +91,8 @@ class JournaledQueue:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The queue's own; and checkpoints, of one that has no place for them."""
-        return replace(self._inner.capabilities, native_checkpoint=True, journal_lags=True)
+        """The queue's own; and views."""
+        return replace(self._inner.capabilities, views=True, journal_lags=True)
 
     @property
     def journal(self) -> TableJournal:
@@ -116,11 +107,9 @@ class JournaledQueue:
             self._cancel_requests = CancelRequests(self._wire)
             self._notebook = Notebook(self._wire, self.writer)
             self._pushed = PushedTasks()
-            self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._apart, self._count_dead)
+            self._journal = TableJournal(self._wire, self._cancel_requests, self._pushed, self._count_dead)
             self._tending = Tending(self._wire, self._cancel_requests, self._pushed)
-            self._sweep = Sweep(self._wire, self._notebook, self._keep, self._apart, self._swept)
-            if self._keeps_checkpoints:
-                self._checkpoints = Checkpoints(self._wire, self.writer)
+            self._sweep = Sweep(self._wire, self._notebook, self._keep, self._swept)
             stack.push_async_callback(self._leave)
             self._stack = stack.pop_all()
         return self
@@ -137,19 +126,12 @@ class JournaledQueue:
         await self._sweep.aclose()
         await self.writer.aclose()
 
-    def _apart(self) -> int:
-        """Return within how many microseconds the queue takes two tasks of one id for one (S8); 0 = never."""
-        known = self._inner.capabilities
-        window = known.dedup_window if known.deduplicates else None
-        return 0 if window is None else int(window.total_seconds() * rows.MICROSECONDS)
-
     async def _swept(self) -> None:
         """See to what else is to be looked at now and then; there is nothing."""
 
     async def prepare(self) -> None:
         """As the queue does it."""
-        if isinstance(self._inner, Prepares):
-            await self._inner.prepare()
+        await self._inner.prepare()
 
     async def create(self, *, exist_ok: bool = True) -> None:
         """Make the queue, and the table; no worker needs this right."""
@@ -188,7 +170,7 @@ class JournaledQueue:
     ) -> list[JournaledDelivery] | None:
         """Lease tasks once; None = all that came was put off, or is not to be run."""
         since = _CLOCK.boottime()  # rules.md 1.3, rule 1
-        granted = await self._inner.receive(max_tasks, lease, wait)
+        granted = cast("list[StorageDelivery]", await self._inner.receive(max_tasks, lease, wait))
         if not granted:
             return []
         self._sweep.start()
@@ -196,10 +178,10 @@ class JournaledQueue:
         seen_to: list[Delivery] = []
         try:
             opened = await asyncio.gather(*(self._opened(inner, since, seen_to) for inner in granted))
-            deliveries = [self._delivery(each[0], since, each[1]) for each in opened if each is not None]
+            deliveries = [self._delivery(inner, since) for inner, opens in zip(granted, opened, strict=True) if opens]
             await self._cancel_requests.hear(deliveries)
         except asyncio.CancelledError:  # nobody waits for them any more: given back, as the queue itself does
-            own = deliveries or [self._delivery(inner, since, None) for inner in granted if inner not in seen_to]
+            own = deliveries or [self._delivery(inner, since) for inner in granted if inner not in seen_to]
             back = [asyncio.ensure_future(self._given_back(each)) for each in own]
             _, pending = await asyncio.wait(back, timeout=_LEAVE_SECONDS) if back else ((), ())
             if pending or seen_to:  # the next look must not find an empty queue meanwhile
@@ -207,39 +189,14 @@ class JournaledQueue:
             raise
         return deliveries or None
 
-    def _delivery(self, inner: Delivery, since: float, checkpoint: str | None) -> JournaledDelivery:
-        return JournaledDelivery(inner, self._notebook, since, self._on_their_way, self._checkpoints, checkpoint)
+    def _delivery(self, inner: StorageDelivery, since: float) -> JournaledDelivery:
+        return JournaledDelivery(inner, self._notebook, since, self._on_their_way)
 
-    async def _opened(
-        self, inner: Delivery, since: float, seen_to: list[Delivery]
-    ) -> tuple[Delivery, str | None] | None:
-        """Return a delivery with its checkpoint; None = it is not to be run, or not now, and among what is seen to."""
-        if self._checkpoints is None or not has_been_delivered(inner):
-            return inner, None
-        seconds = min(_CHECKPOINT_SECONDS, inner.lease.total_seconds() * _CHECKPOINT_SHARE)
-        try:
-            claim = claim_of(inner)
-            async with asyncio.timeout(seconds):
-                was_replaced = await self._was_replaced(inner)
-            if was_replaced:
-                seen_to.append(inner)
-                await self._end_original(inner)
-                return None
-            return inner, await self._checkpoints.taken_over(claim, seconds)
-        except MalformedTask:
-            return inner, None  # it is no task, and goes to the dead letters
-        except (JobqError, NoAnswer, TimeoutError, LookupError, ValueError, TypeError) as error:
-            why = error
-        seen_to.append(inner)
-        # It must not start from nothing, which would forget what was acknowledged (S9).
-        self._put_off_later(inner, since, "its checkpoint cannot be had", why)
-        return None
+    async def _opened(self, inner: StorageDelivery, since: float, seen_to: list[Delivery]) -> bool:  # noqa: ARG002 - for a ledger
+        """Return whether a delivery may start; else it is among what is seen to."""
+        return True
 
-    async def _was_replaced(self, inner: Delivery) -> bool:
-        """Return whether a message was sent in place of that of a delivery; see `Notebook.was_replaced`."""
-        return await self._notebook.was_replaced(inner, origin_of(inner))
-
-    def _put_off_later(self, inner: Delivery, since: float, what: str, why: Exception) -> None:
+    def _put_off_later(self, inner: StorageDelivery, since: float, what: str, why: Exception) -> None:
         """Put a task off; whoever works waits for it, unless it would come again and again.
 
         Args:
@@ -257,10 +214,10 @@ class JournaledQueue:
         if is_passing:
             self._put_off_times.add(inner.id, _PUT_OFF.total_seconds())
 
-    async def _put_off(self, inner: Delivery, since: float, *, is_passing: bool) -> None:
+    async def _put_off(self, inner: StorageDelivery, since: float, *, is_passing: bool) -> None:
         hidden = _PUT_OFF.total_seconds()  # from when that was done; also where its answer was lost
         try:
-            await give_back(self._delivery(inner, since, None), _PUT_OFF)
+            await give_back(self._delivery(inner, since), _PUT_OFF)
         except JobqError as error:
             _log.warning("%s: task %s comes when its lease is over: %s", self.name, inner.id, error)
             hidden = max(hidden, self._longest_lease(inner))
@@ -286,16 +243,7 @@ class JournaledQueue:
     def take_put_off(self) -> Mapping[str, float]:
         """Return what was put off since the last call by this, and by the queue."""
         found = self._put_off_times.take()
-        return {**self._inner.take_put_off(), **found} if isinstance(self._inner, PutsOff) else found
-
-    async def _end_original(self, inner: Delivery) -> None:
-        """Complete what is back beside its copy; it may only wait for its next delivery, never go back (S7)."""
-        try:
-            await inner.settle(Complete())
-        except JobqError as error:
-            _log.warning("%s: %s is back beside its copy, and comes again: %s", self.name, inner.id, error)
-        else:
-            _log.info("%s: %s is back beside its copy, and is done with", self.name, inner.id)
+        return {**self._inner.take_put_off(), **found}
 
     async def peek(self, limit: int) -> list[Peeked]:
         """Look at the first tasks."""
@@ -318,7 +266,6 @@ class JournaledQueue:
 
     async def delete(self, *, only_empty: bool = False) -> None:
         """Forget all that the table holds of the queue, and delete that: in this order, so that it can be repeated."""
-        assert isinstance(self._inner, Deletable)
         await forget_queue(self._wire)
         await self._inner.delete(only_empty=only_empty)
 
@@ -356,9 +303,8 @@ class JournaledQueue:
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Look at the queue, and at the table."""
-        if isinstance(self._inner, Examinable):
-            async for finding in self._inner.findings():
-                yield finding
+        async for finding in self._inner.findings():
+            yield finding
         try:
             await self._journal.find([])
         except JobqError as error:
@@ -389,23 +335,12 @@ class JournaledQueue:
             _log.warning("the journal of %s cannot be written (%s): %s", self._wire.place.spec, or_else, error)
             return None
 
-
-class JournaledStorageQueue(JournaledQueue):
-    """The same of a queue that keeps named leases, can be paused, and is looked at by people."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Those of the queue and its journal; and views."""
-        return replace(super().capabilities, views=True)
-
     def walk_dead(self) -> AsyncGenerator[list[IdInBatch]]:
         """Yield the ids of all dead letters; see `WalksDead`."""
-        assert isinstance(self._inner, WalksDead)
         return self._inner.walk_dead()
 
     def views(self) -> TableViews:
         """Return what shows the queue by its journal, with connections of its own."""
-        assert isinstance(self._inner, StorageQueueBackend)
         return TableViews(self._inner.views(), self.name, self._wire.place)
 
     def observations(self, queue: str = "") -> TableNotes:
@@ -414,7 +349,6 @@ class JournaledStorageQueue(JournaledQueue):
         account, _, _ = self._wire.place.queue.rpartition("!")
 
         async def counted() -> QueueLine:
-            assert isinstance(self._inner, StorageQueueBackend)
             return line_of(name, await self._inner.stats_of(name))
 
         return TableNotes(self._wire, f"{account}!{name}", counted)
@@ -422,20 +356,16 @@ class JournaledStorageQueue(JournaledQueue):
     @property
     def leases(self) -> LeaseStore:
         """The named leases of this queue."""
-        assert isinstance(self._inner, KeepsLeases)
         return self._inner.leases
 
     async def pause(self, mark: Pause) -> None:
         """Hand nothing out."""
-        assert isinstance(self._inner, Pausable)
         await self._inner.pause(mark)
 
     async def resume(self) -> Pause | None:
         """Hand tasks out again."""
-        assert isinstance(self._inner, Pausable)
         return await self._inner.resume()
 
     async def paused(self) -> Pause | None:
         """Return the mark."""
-        assert isinstance(self._inner, Pausable)
         return await self._inner.paused()

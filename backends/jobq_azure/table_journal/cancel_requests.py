@@ -60,20 +60,18 @@ class CancelRequest(NamedTuple):
         row: its key.
         at: when it was recorded, seconds since 1970.
         birth: of the life that is meant; None = any that the id had then.
-        window: in microseconds; a life that is older by less is meant, too: this one may be a repetition of it (S8).
         etag: of the row.
     """
 
     row: str
     at: float
     birth: int | None
-    window: int = 0
     etag: str = ""
 
     @classmethod
-    def of(cls, task_id: str, birth: int | None, window: int = 0, *, at: float) -> Self:
+    def of(cls, task_id: str, birth: int | None, *, at: float) -> Self:
         """Return one that is made at this time."""
-        return cls(rows.cancel_request_key(task_id, birth), at, birth, window)
+        return cls(rows.cancel_request_key(task_id, birth), at, birth)
 
 
 def meant(requests: Iterable[CancelRequest], birth: int) -> CancelRequest | None:
@@ -84,7 +82,7 @@ def meant(requests: Iterable[CancelRequest], birth: int) -> CancelRequest | None
 def _is_meant(request: CancelRequest, birth: int) -> bool:
     if request.birth is None:
         return birth <= request.at * rows.MICROSECONDS
-    return 0 <= request.birth - birth <= request.window
+    return request.birth == birth
 
 
 class CancelRequests:
@@ -105,8 +103,7 @@ class CancelRequests:
     async def record(self, requests: Iterable[CancelRequest]) -> None:
         """Record that tasks are to end, at most 100; repeating it is safe."""
         writes = [
-            Write(Verb.REPLACE, each.row, {"At": each.at, "Window": float(each.window)})
-            for each in {each.row: each for each in requests}.values()
+            Write(Verb.REPLACE, each.row, {"At": each.at}) for each in {each.row: each for each in requests}.values()
         ]
         await self._wire.write(self._partition, writes)
 
@@ -139,7 +136,7 @@ class CancelRequests:
         return {id_: requests.get(rows.safe(id_), []) for id_ in wanted}
 
     async def _look(self, first: str, end: str) -> tuple[list[Row], Mapping[str, str] | None]:
-        return await self._wire.look(self._partition, first, end, select="At,Born,Window", etags=True)
+        return await self._wire.look(self._partition, first, end, select="At", etags=True)
 
     async def hear(self, deliveries: Sequence[Stoppable]) -> None:
         """Cancel those of the deliveries received just now that somebody wants to end; watch the others."""
@@ -197,10 +194,10 @@ class CancelRequests:
 
 def request_of(row: Row) -> CancelRequest:
     """Return the cancel request in a row."""
-    etag, at, window = str(row.get("odata.etag", "")), math.inf, 0
+    etag, at = str(row.get("odata.etag", "")), math.inf
     try:
-        birth = None if rows.is_former(row) and not row.get("Born") else rows.birth_in(row)
-        at, window = float(row["At"]), int(row.get("Window") or 0)
+        birth = rows.birth_in(row) if row["RowKey"].count("!") > 1 else None
+        at = float(row["At"])
     except (LookupError, ValueError, TypeError, OverflowError):  # who may write there may write anything
         birth = -1
-    return CancelRequest(row["RowKey"], at, birth, window, etag)
+    return CancelRequest(row["RowKey"], at, birth, etag)

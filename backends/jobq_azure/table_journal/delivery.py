@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
-from jobq.backend import Delivery, Renewed
+from jobq.backend import Renewed
 from jobq.clock import SystemClock
 from jobq.delivery import BaseDelivery
 from jobq.errors import LockLost, MalformedTask
@@ -16,10 +16,8 @@ from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
 from jobq.task import OutcomeKind, Task
-from jobq_azure.common.letter_work import work_of
-from jobq_azure.table_journal import entities as rows
+from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.table_journal.cancel_requests import CancelRequest
-from jobq_azure.table_journal.checkpoints import Checkpoints, Claim
 from jobq_azure.table_journal.recorder import After, Held, Notebook, numbered
 
 if TYPE_CHECKING:
@@ -27,30 +25,6 @@ if TYPE_CHECKING:
 
 _CLOCK: Final = SystemClock()
 _log: Final = logging.getLogger(__name__)
-
-
-@runtime_checkable
-class _Copying(Protocol):
-    """A delivery that goes back to the queue as a copy, whose original is completed then."""
-
-    @property
-    def origin(self) -> str:
-        """What all copies of one task have in common, and no other work."""
-        ...
-
-    async def settle(self, settlement: Settlement, *, on_copied: Callable[[], None] | None = None) -> None:
-        """End it; `on_copied` is called once the service has the copy, before the original is completed."""
-        ...
-
-
-@runtime_checkable
-class _Dated(Protocol):
-    """A delivery whose message says when its task was made."""
-
-    @property
-    def message_created(self) -> float | None:
-        """Wall time in seconds since the epoch; None = it does not say."""
-        ...
 
 
 class JournaledDelivery(BaseDelivery):
@@ -61,38 +35,32 @@ class JournaledDelivery(BaseDelivery):
         notebook: records it.
         since: boottime in seconds, read before the receive was sent.
         on_their_way: the backend's; holds each settle until it is answered, whether or not anybody waits for it.
-        checkpoints: where they are kept if not by the queue; None = by the queue.
-        checkpoint: as it was found there.
     """
 
     def __init__(
         self,
-        inner: Delivery,
+        inner: StorageDelivery,
         notebook: Notebook,
         since: float,
         on_their_way: "MutableSet[asyncio.Task[None]]",
-        checkpoints: Checkpoints | None = None,
-        checkpoint: str | None = None,
     ) -> None:
         super().__init__(
             id=inner.id,
             body=inner.body,
             deliveries=inner.deliveries,
             lease=inner.lease,
-            checkpoint=inner.checkpoint_value if checkpoints is None else checkpoint,
+            checkpoint=inner.checkpoint_value,
             journaled=True,
         )
         self._inner = inner
         self._notebook = notebook
         self._on_their_way = on_their_way
-        self._checkpoints = checkpoints
         self._since = since
         self._seconds = inner.lease.total_seconds()
         self._leased = notebook.now()
         self._beat: Beat | None = None
         self._request: CancelRequest | None = None
         self._is_settled = False
-        self._is_replaced = False  # the queue has a copy, which is recorded: nothing of this one follows
         self._record_held()
 
     def _decoded(self) -> Task:
@@ -135,10 +103,7 @@ class JournaledDelivery(BaseDelivery):
         after = self._after(settlement)
 
         async def settled() -> None:
-            if after is not None and isinstance(self._inner, _Copying):
-                await self._inner.settle(settlement, on_copied=lambda: self._record_copy(after))
-            else:
-                await self._inner.settle(settlement)
+            await self._inner.settle(settlement)
             self._is_settled = True
             self._safely(lambda: self._record_ended(settlement, None if after is None else after()))
 
@@ -153,31 +118,19 @@ class JournaledDelivery(BaseDelivery):
             return None
         seconds, is_requeue = max(0.0, settlement.delay.total_seconds()), isinstance(settlement, Requeue)
 
-        def after() -> After:  # a copy is of the next generation
-            raised = int(is_requeue or self._is_replaced)
-            fencing = self.fencing._replace(generation=self.fencing.generation + raised)
+        def after() -> After:
+            fencing = self.fencing._replace(generation=self.fencing.generation + int(is_requeue))
             return After(fencing=fencing, due=self._notebook.now() + seconds)
 
         return after
 
     async def checkpoint(self, value: str, number: int = 0) -> None:
-        """Save the task's progress: beside it, or, where the queue has no place for it, in the journal (S9)."""
-        if self._checkpoints is None:
-            await self._inner.checkpoint(value, number)
-        else:
-            # The fence of the queue first: who has lost the lock saves nothing (S4). Then that of the row.
-            await self.renew(self._inner.lease)
-            await self._checkpoints.save(claim_of(self._inner), value, number)
+        """Save the task's progress in its message (S9)."""
+        await self._inner.checkpoint(value, number)
         self.checkpoint_value = value
         self._record_held()
 
-    def _record_copy(self, after: Callable[[], After]) -> None:
-        self._is_replaced = True
-        self._safely(lambda: self._notebook.waits(self._held(), after()))
-
     def _record_held(self) -> None:
-        if self._is_replaced:
-            return
         self._safely(lambda: self._notebook.held(self._held(self._beat)))
 
     def _safely(self, record: Callable[[], None]) -> None:
@@ -200,9 +153,8 @@ class JournaledDelivery(BaseDelivery):
             since=self._since,
             lease_seconds=self._seconds,
             leased=self._leased,
-            origin=origin_of(self._inner),
             beat=None if beat is None else beat.encode(),
-            born=self._inner.message_created if isinstance(self._inner, _Dated) else None,
+            born=self._inner.message_created,
         )
 
     def _record_ended(self, settlement: Settlement, after: After | None) -> None:
@@ -217,31 +169,11 @@ class JournaledDelivery(BaseDelivery):
             description="" if dead is None else dead.description,
             request=self._request,
         )
-        is_known = self.checkpoint_value is not None or has_been_delivered(self._inner)
-        if self._checkpoints is not None and isinstance(settlement, Complete) and is_known:
-            self._checkpoints.forget(claim_of(self._inner))
 
     def _answered(self, settling: "asyncio.Task[None]") -> None:
         self._on_their_way.discard(settling)
         if not settling.cancelled() and isinstance(settling.exception(), LockLost):
             self._is_settled = True
-
-
-def has_been_delivered(inner: Delivery) -> bool:
-    """Return whether others may have held this task before."""
-    return inner.fencing[1:] > (0, 1)
-
-
-def claim_of(inner: Delivery) -> Claim:
-    """Return who holds a task, for its checkpoint, which other work of that id and time neither reads nor fences."""
-    origin = origin_of(inner)
-    life = f"{rows.moment(inner.task.created) or origin}-{work_of(inner.task)}"
-    return Claim(id=inner.id, life=life, fencing=inner.fencing, origin=origin)
-
-
-def origin_of(inner: Delivery) -> str:
-    """Return what all copies of its task have in common, and no other task; "" = the queue makes no copies."""
-    return inner.origin if isinstance(inner, _Copying) else ""
 
 
 def _record_of(settlement: Settlement, attempt: int) -> Record:

@@ -8,15 +8,11 @@ One table serves many queues, each in a partition of its own, so that what belon
     o!TASK!LIFE!FENCING       the end of what it printed
     i!TIME!TASK!LIFE!FENCING  that it ended then: for counting, and for forgetting in time; with what lists show of it,
                               so that they ask for no row more
-    c!TASK!BORN               a checkpoint, of a queue that has no place for one (Service Bus)
 
 A partition beside it, QUEUE!wish, holds w!TASK!LIFE for each life that somebody wants to end, and w!TASK where the
 journal knows of none. LIFE is when the `Task` was made, counted backwards, so that the newest of an id comes first: it
-tells tasks of one id apart, and stays through requeues, copies, dead letters and redrives. FENCING is the fencing
+tells tasks of one id apart, and stays through requeues, dead letters and redrives. FENCING is the fencing
 number (S3) with zeros before it, so that the order of the keys is the order of the attempts.
-
-Versions before wrote one row for all tasks of an id, without LIFE in the key, and when the last was made as `Born`.
-They are read as rows of that life, and of the oldest of all where they do not say.
 """
 
 import base64
@@ -152,11 +148,6 @@ def ended_from(moment: float) -> str:
     return f"i!{max(0, int(moment * 1000)):015d}"
 
 
-def checkpoint_key(task_id: str, life: str) -> str:
-    """Return the key of a task's checkpoint."""
-    return f"c!{safe(task_id)}!{safe(life)}"
-
-
 def cancel_request_key(task_id: str, birth: int | None) -> str:
     """Return the key of a cancel request, in the partition of those; None = of whatever had the id then."""
     return f"w!{safe(task_id)}" if birth is None else life_key(safe(task_id), birth, "w")
@@ -191,19 +182,9 @@ def taken(row: Mapping[str, Any], name: str) -> bytes:
     return b"".join(base64.b64decode(row[key]) for n in range(_MOST_CHUNKS) if (key := f"{name}{n}") in row)
 
 
-def is_former(row: Row) -> bool:
-    """Return whether a version before wrote this row, whose key does not say which life it is of."""
-    return not any(len(part) == _LIFE_DIGITS for part in row["RowKey"].split("!")[2:3])
-
-
 def birth_in(row: Row) -> int:
-    """Return the birth of the life that a row is of; raises ValueError."""
-    if not is_former(row):
-        return _END_OF_TIME - int(row["RowKey"].split("!")[2])
-    try:
-        return birth(float(row.get("Born") or 0.0))
-    except (TypeError, ValueError, OverflowError):  # who may write there may write anything
-        return 0
+    """Return the birth of the life that a row is of; raises LookupError or ValueError."""
+    return _END_OF_TIME - int(row["RowKey"].split("!")[2])
 
 
 def shown_body(task: Task | None) -> bytes:
@@ -219,11 +200,6 @@ def batch_of(task: Task | None) -> dict[str, str]:
 def batch_in(row: Row) -> str | None:
     """Return the batch that a row names."""
     return str(row["Batch"]) if row.get("Batch") else None
-
-
-def moment(created: float | None) -> str:
-    """Return when a task was created as it stands in the key of a checkpoint; empty for one that does not say."""
-    return f"{created:.6f}" if created else ""
 
 
 def age(row: Mapping[str, Any], now: float) -> float:
@@ -318,13 +294,9 @@ def listed(attempt: Attempt, reason: str | None, description: str) -> dict[str, 
 
 
 def listed_record(row: Row) -> TaskRecord:
-    """Return a task by the row that says when it ended; one of a version before holds no more than that."""
-    _, moment, whose = row["RowKey"].split("!", 2)
-    as_attempt = {**row, "RowKey": f"a!{whose}"}
-    if "Record0" not in row:
-        bare = Attempt(attempt=0, outcome=str(row["Outcome"]), then=str(row["Then"]), ended=int(moment) / 1000)
-        put(as_attempt, "Record", bare.encode().encode())
-    return ended_record(as_attempt)
+    """Return a task by the row that says when it ended."""
+    _, _, whose = row["RowKey"].split("!", 2)
+    return ended_record({**row, "RowKey": f"a!{whose}"})
 
 
 def done_record(row: Row) -> TaskRecord:
@@ -336,11 +308,6 @@ def done_record(row: Row) -> TaskRecord:
 def decoded(row: Row) -> Attempt:
     """Return the attempt in a row of the key `attempt_key`."""
     return Attempt.decode(taken(row, "Record").decode(), fencing_of(row).delivery)
-
-
-def was_received(row: Row) -> bool:
-    """Return whether a worker has ever held the life that is where this row says."""
-    return fencing_in(row["Fencing"]).delivery > 0
 
 
 def fencing_of(row: Row) -> FencingNumber:

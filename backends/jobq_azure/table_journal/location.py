@@ -7,7 +7,7 @@ from typing import Final
 
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
-from jobq.spec import STORAGE_QUEUE, QueueSpec
+from jobq.spec import QueueSpec
 from jobq_azure.common.storage_signing import StorageService
 from jobq_azure.storage.account import AZURITE, connection_string_of, parts_of
 
@@ -40,24 +40,18 @@ def place_of(spec: QueueSpec, settings: Settings) -> TablePlace | None:
     """
     if not settings.journal.startswith("tables"):
         return None
-    is_storage = spec.scheme == STORAGE_QUEUE
     account = settings.journal.removeprefix(_SCHEME) if settings.journal.startswith(_SCHEME) else ""
-    if not account and not is_storage:
-        raise ConfigurationError(
-            f"JOBQ_JOURNAL=tables means the queue's own storage account, and {spec} has none: write"
-            " JOBQ_JOURNAL=tables://ACCOUNT"
-        )
     account = account or spec.location
     if not _ACCOUNT.fullmatch(account):
         raise ConfigurationError(
             f"JOBQ_JOURNAL: {account!a} is not the name of a storage account: 3 to 24 lower-case letters and digits"
         )
     given = settings.journal_connection_string
-    if given is None and is_storage and account == spec.location:
+    if given is None and account == spec.location:
         given = connection_string_of(settings.connection_string, settings.azurite, os.environ)
     if given is None and settings.azurite and account == AZURITE:
         given = connection_string_of(None, True, {})
-    queue = f"{'q' if is_storage else 'sb'}!{spec.location.partition('.')[0].lower()}!{spec.queue.lower()}"
+    queue = f"q!{spec.location.partition('.')[0].lower()}!{spec.queue.lower()}"
     return _place(account, given, settings.endpoint_suffix, queue, str(spec))
 
 

@@ -8,7 +8,6 @@ from jobq.errors import BackendUnavailable, StoreUnusable
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.client import Row, TableWire
-from jobq_azure.table_journal.lives import row_meant
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -30,26 +29,21 @@ class Lookup:
         self._wire = wire
         self._queue = wire.place.queue
 
-    async def life(self, part: str, birth: int, former: Row | None = None) -> Row | None:
+    async def life(self, part: str, birth: int) -> Row | None:
         """Return where a life is, with its etag.
 
         Args:
             part: its id, as it stands in a key.
             birth: when it was made.
-            former: what a version before wrote of it, which is looked for where nothing else is known.
         """
-        row = await self._wire.get(self._queue, rows.life_key(part, birth))
-        if row is None and former is None:
-            former = await self._wire.get(self._queue, rows.lives(part)[0])
-        found = [each for each in (former, row) if each is not None and rows.birth_in(each) == birth]
-        return max(found, key=lambda each: rows.fencing_in(each["Fencing"]), default=None)
+        return await self._wire.get(self._queue, rows.life_key(part, birth))
 
     async def lives(self, part: str) -> list[Row]:
         """Return the rows that say where the lives of an id are, with their etags."""
         return await self._wire.all(self._queue, *rows.lives(part), most=_MOST_LIVES, etags=True)
 
-    async def meant(self, lives: Sequence[Life], apart: int) -> dict[Life, Row | None]:
-        """Return where each of these lives is; see `row_meant`."""
+    async def meant(self, lives: Sequence[Life]) -> dict[Life, Row | None]:
+        """Return where each of these lives is."""
         if len(lives) > _ASKED_AT_ONCE:
             ranges = sorted(rows.lives(rows.safe(id_)) for id_, _ in lives)
             found, after = dict[str, list[Row]](), None
@@ -58,24 +52,28 @@ class Lookup:
                 for row in page:
                     found.setdefault(rows.id_part(row), []).append(row)
                 if after is None:
-                    return {life: row_meant(found.get(rows.safe(life[0]), ()), life[1], apart) for life in lives}
+                    return {life: _meant(found.get(rows.safe(life[0]), ()), life[1]) for life in lives}
 
         async def one(life: Life) -> Row | None:
             part, birth = rows.safe(life[0]), life[1]
-            if birth is not None and not apart:
+            if birth is not None:
                 return await self.life(part, birth)
-            return row_meant(await self.lives(part), birth, apart)
+            return _meant(await self.lives(part), None)
 
         return dict(zip(lives, await for_each(lives, one), strict=True))
 
     async def attempts(self, id_: str, birth: int | None = None) -> list[Row]:
-        """Return the rows of the attempts of an id, the oldest life first; of one, where it has rows of its own."""
+        """Return the rows of the attempts of an id, the oldest life first; or those of one life."""
         part = rows.safe(id_)
         first, end = rows.below(f"a!{part}" if birth is None else rows.life_key(part, birth, "a"))
         found = await self._wire.all(self._queue, first, end, most=_MOST_ATTEMPTS)
-        if not found and birth is not None:
-            return await self.attempts(id_)
         return sorted(found, key=lambda row: (rows.birth_in(row), rows.fencing_of(row)))
+
+
+def _meant(found: Sequence[Row], birth: int | None) -> Row | None:
+    """Return of the rows of one id that of the life which is meant; `birth` None = the newest."""
+    by_birth = {rows.birth_in(row): row for row in found}
+    return by_birth.get(max(by_birth, default=0) if birth is None else birth)
 
 
 async def for_each(items: Sequence[_S], ask: Callable[[_S], Awaitable[_T]]) -> list[_T]:

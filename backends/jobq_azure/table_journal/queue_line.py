@@ -41,7 +41,7 @@ async def _live(looks: Looks) -> tuple[dict[TaskState, int], list[float], bool]:
     """Return how many there are in each state, since when those wait that are ready, and whether that is all."""
     numbers, waiting = dict.fromkeys(_LIVE, 0), list[float]()
     first, end = rows.below("l")
-    where, select = f"State ne '{rows.DONE}'", "State,Fencing,At,Due,LeaseLeft,Born"
+    where, select = f"State ne '{rows.DONE}'", "State,Fencing,At,Due,LeaseLeft"
     after = None
     while True:
         found, after = await looks.look(first, end, where=where, select=select, after=after)

@@ -16,13 +16,13 @@ from jobq.journal.records import Attempt, Canceled, JournalStats, TaskRecord, Ta
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequest, CancelRequests, meant
 from jobq_azure.table_journal.client import MOST_ROWS, Row, TableWire
-from jobq_azure.table_journal.lives import last_of_each, life_meant
 from jobq_azure.table_journal.lookup import Life, Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
 _MOST_LIVE: Final = 1_000_000
 _MOST_KEYS: Final = 100_000  # that a part of an id is looked for in
 _MOST_COUNTED: Final = 1_000_000  # attempts that `stats` counts
+_UNENDED: Final = f"State ne '{rows.DONE}'"
 _log: Final = logging.getLogger(__name__)
 
 
@@ -33,7 +33,6 @@ class TableJournal:
         wire: to the table.
         cancel_requests: of the queue.
         pushed: to it, by this process.
-        apart: returns within how many microseconds the queue takes two tasks of one id for one (S8).
         dead: counts its dead letters; returns None where the service does not say.
     """
 
@@ -42,7 +41,6 @@ class TableJournal:
         wire: TableWire,
         cancel_requests: CancelRequests,
         pushed: PushedTasks,
-        apart: Callable[[], int],
         dead: Callable[[], Awaitable[int | None]],
     ) -> None:
         self._wire = wire
@@ -50,7 +48,6 @@ class TableJournal:
         self._lookup = Lookup(wire)
         self._cancel_requests = cancel_requests
         self._pushed = pushed
-        self._apart = apart
         self._dead = dead
 
     async def find(self, ids: Sequence[str]) -> list[TaskRecord]:
@@ -64,7 +61,7 @@ class TableJournal:
         # Before the look: the word of a push may be written meanwhile.
         known = {life for life in lives if (ours := self._pushed.get(*life)) is not None and ours.is_known}
         where, requests = await asyncio.gather(
-            self._lookup.meant(lives, self._apart()), self._cancel_requests.among(id_ for id_, _ in lives)
+            self._lookup.meant(lives), self._cancel_requests.among(id_ for id_, _ in lives)
         )
 
         async def record(life: Life) -> TaskRecord | None:
@@ -83,7 +80,7 @@ class TableJournal:
             if ours is not None:
                 ours.is_known = ours.was_found = True
             return await self._record_of_row(row, requests)
-        own = await self._own_attempts(*life, self._apart())
+        own = await self._own_attempts(*life)
         if own and rows.is_final(str(own[-1].get("Then", ""))):
             return rows.ended_record(own[-1])
         if ours is None or (ours.was_found and (is_known or own)):
@@ -98,7 +95,7 @@ class TableJournal:
             return rows.done_record(row) if ended is None else rows.ended_record(ended)
         record = self._live_record(row, requests)
         has_ended = fencing.delivery - (record.state is TaskState.RUNNING)  # so many attempts, or fewer
-        own = await self._own_attempts(record.id, rows.birth_in(row), 0) if has_ended > 0 else []
+        own = await self._own_attempts(record.id, rows.birth_in(row)) if has_ended > 0 else []
         if not own:
             return record
         is_over = record.state is TaskState.EXPIRED or rows.is_final(str(own[-1].get("Then", "")))
@@ -110,10 +107,10 @@ class TableJournal:
         is_meant = meant(requests, rows.birth_in(row)) is not None
         return rows.live_record(row, self._wire.now(), cancel_requested=is_meant)
 
-    async def _own_attempts(self, id_: str, birth: int | None, apart: int) -> list[Row]:
-        """Return the attempts of the life that is meant; see `life_meant`."""
-        found = await self._lookup.attempts(id_, None if apart else birth)
-        life = life_meant(map(rows.birth_in, found), birth, apart)
+    async def _own_attempts(self, id_: str, birth: int | None) -> list[Row]:
+        """Return the attempts of the life that is meant; None = of the newest."""
+        found = await self._lookup.attempts(id_, birth)
+        life = max(map(rows.birth_in, found), default=0) if birth is None else birth
         return [each for each in found if rows.birth_in(each) == life]
 
     async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
@@ -144,7 +141,7 @@ class TableJournal:
                 else rows.lives(rows.safe(after))[1]
             )
         while True:
-            found = await self._wire.all(self._queue, start, end, where=self._unended, most=limit)
+            found = await self._wire.all(self._queue, start, end, where=_UNENDED, most=limit)
             if not found:
                 return []
             last = rows.id_part(found[-1])
@@ -154,31 +151,16 @@ class TableJournal:
                 return records
             start = f"{found[-1]['RowKey']}!"
 
-    @property
-    def _unended(self) -> str:
-        """A condition on what may not have ended; what has shows which others are repetitions of it."""
-        return "" if self._apart() else f"State ne '{rows.DONE}'"
-
     async def _verified(self, found: Sequence[Row]) -> list[TaskRecord]:
         """Return where tasks are; of a lease that is over it is looked whether the attempt has ended after all."""
-        by_id = dict[str, list[Row]]()
-        for row in found:
-            by_id.setdefault(rows.id_part(row), []).append(row)
-        last = [
-            row for each in by_id.values() for row in last_of_each(each, self._apart()) if row["State"] != rows.DONE
-        ]
-        requests = await self._cancel_requests.among({rows.id_of(row) for row in last}) if last else {}
+        requests = await self._cancel_requests.among({rows.id_of(row) for row in found}) if found else {}
 
-        async def looked(row: Row) -> TaskRecord | None:
+        async def looked(row: Row) -> TaskRecord:
             id_ = rows.id_of(row)
-            if rows.is_former(row):  # of a version before: another may have written of this life since
-                row_now = await self._lookup.life(rows.id_part(row), id_.birth, row)
-                if row_now is None or row_now["RowKey"] != row["RowKey"]:
-                    return None
             record = self._live_record(row, requests[id_])
             return record if record.state is not TaskState.EXPIRED else await self._record_of_row(row, requests[id_])
 
-        return [record for record in await for_each(last, looked) if record is not None]
+        return await for_each(found, looked)
 
     async def ids_with(self, part: str, limit: int) -> list[str]:
         """Look through the keys, a request for each thousand; of more than _MOST_KEYS only through the first."""
@@ -203,7 +185,7 @@ class TableJournal:
     async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
         """Return the end of an attempt's output."""
         birth = self._pushed.birth_of(task_id)
-        own = self._lookup.attempts(task_id) if birth is None else self._own_attempts(task_id, birth, self._apart())
+        own = self._lookup.attempts(task_id) if birth is None else self._own_attempts(task_id, birth)
         wanted = [row for row in await answered(own) if attempt in (None, rows.fencing_of(row).delivery)]
         if not wanted:
             return None
@@ -217,8 +199,8 @@ class TableJournal:
 
     async def _stats(self, window_seconds: float) -> JournalStats:
         first, end = rows.below("l")
-        select = "State,Fencing,At,Due,LeaseLeft,Born"
-        live = await self._wire.all(self._queue, first, end, where=self._unended, select=select, most=_MOST_LIVE)
+        select = "State,Fencing,At,Due,LeaseLeft"
+        live = await self._wire.all(self._queue, first, end, where=_UNENDED, select=select, most=_MOST_LIVE)
         records = await self._verified(live)
         states = dict.fromkeys(map(str, TaskState), 0)
         for record in records:
@@ -266,10 +248,10 @@ class TableJournal:
         return [_answer(found[self._meant(id_)]) for id_ in ids]
 
     def _request(self, life: Life, record: TaskRecord | None) -> CancelRequest:
-        """Return the request that a life ends; of one that may be a repetition, also for what it repeats (S8)."""
+        """Return the request that a life ends."""
         if record is None:
-            return CancelRequest.of(*life, self._apart(), at=self._wire.now())
-        return CancelRequest.of(*self._meant(record.id), 0 if record.attempt else self._apart(), at=self._wire.now())
+            return CancelRequest.of(*life, at=self._wire.now())
+        return CancelRequest.of(*self._meant(record.id), at=self._wire.now())
 
 
 def _answer(record: TaskRecord | None) -> Canceled:

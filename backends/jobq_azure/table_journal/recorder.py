@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.fencing import FencingNumber
 from jobq.journal.records import Attempt, host_of, this_holder
@@ -37,7 +36,6 @@ class Held:
         since: boottime in seconds, read before the request that granted the lease was sent.
         lease_seconds: how long it lasts from then.
         leased: wall time in seconds of the receive.
-        origin: what all copies of the task have in common, and no other task; "" = the queue makes no copies.
         beat: how it is, as JSON.
         born: of one whose task is lost, when that was made, as its message says.
     """
@@ -49,7 +47,6 @@ class Held:
     since: float
     lease_seconds: float
     leased: float
-    origin: str = ""
     beat: str | None = None
     born: float | None = None
 
@@ -144,18 +141,6 @@ class Notebook:
         is_first = held.beat is not None or held.fencing[1:] == (0, 1)
         self._writer.add([note], None if is_first else lambda: self._lost_before(held))
 
-    async def was_replaced(self, inner: Delivery, origin: str) -> bool:
-        """Return whether a delivery is of a message in whose place another was sent, by the journal's record.
-
-        Service Bus sends a copy of what goes back to the queue, and then completes the original; a crash between leaves
-        both (S6). Who has sent or received the copy has recorded its generation: then the original is to be completed,
-        not run. The same `Task`, pushed again, has its life and is no copy (S1): its messages have another origin.
-        """
-        row = await self._lookup.life(rows.safe(inner.id), rows.birth(inner.task.created))
-        if row is None or not origin or row.get("Origin") != origin:
-            return False
-        return rows.fencing_in(row["Fencing"])[:2] > inner.fencing[:2]
-
     async def _lost_before(self, held: Held) -> list[Note]:
         """Return what to write of a former attempt that nobody could record: its worker died, or lost it."""
         try:
@@ -213,7 +198,6 @@ class Notebook:
             "State": rows.DONE,
             "At": attempt.ended,
             "Then": attempt.then,
-            **_origin(held),
             **rows.batch_of(held.task),
         }
         self._record_where(rows.live(held.id, held.birth), held.fencing, values)
@@ -221,8 +205,8 @@ class Notebook:
             self.forget([{"RowKey": request.row, "odata.etag": request.etag}], rows.cancel_requests_of(self._queue))
 
     def waits(self, held: Held, after: After) -> None:
-        """Record that a task is back in the queue, or a copy of it whose original is perhaps not gone yet (S6)."""
-        values = _waiting(held.task, after.due) | _origin(held)
+        """Record that a task is back in the queue (S6)."""
+        values = _waiting(held.task, after.due)
         if held.checkpoint is not None:
             rows.put(values, "Checkpoint", held.checkpoint.encode())
         self._record_where(rows.live(held.id, held.birth), after.fencing, values, is_last=False)
@@ -307,10 +291,6 @@ def _waiting(task: Task | None, due: float) -> dict[str, Any]:
     return values | rows.batch_of(task)
 
 
-def _origin(held: Held) -> dict[str, str]:
-    return {"Origin": held.origin} if held.origin else {}
-
-
 def _running(held: Held) -> dict[str, Any] | None:
     left = held.lease_seconds - (_CLOCK.boottime() - held.since)
     if left <= 0:  # another may hold it by now, and has recorded it (S3)
@@ -321,7 +301,6 @@ def _running(held: Held) -> dict[str, Any] | None:
         "At": held.leased,
         "LeaseLeft": float(left),
         "Holder": this_holder(),
-        **_origin(held),
         **rows.batch_of(held.task),
     }
     rows.put(values, "Body", rows.shown_body(held.task))

@@ -9,7 +9,6 @@ from jobq.batch_ids import is_meant, key_of
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.cancel_requests import CancelRequests, meant
 from jobq_azure.table_journal.client import Row, TableWire
-from jobq_azure.table_journal.lives import last_of_each
 from jobq_azure.table_journal.lookup import Lookup, answered, for_each
 from jobq_azure.table_journal.pushed_tasks import PushedTasks
 
@@ -43,7 +42,7 @@ class Tending:
         first, end = rows.below("l")
         where = f"State ne '{rows.DONE}'" if running else "State eq 'ready'"
         found = await answered(
-            self._wire.all(self._queue, first, end, where=where, select="State,Born", most=_MOST_LIVE, etags=True)
+            self._wire.all(self._queue, first, end, where=where, select="State", most=_MOST_LIVE, etags=True)
         )
         now = self._wire.now()
         # The word of a push comes later than the push: what was made before was pushed before, in most cases.
@@ -94,9 +93,7 @@ class Tending:
         Of an `IdInBatch` those of its batch alone.
         """
         found, attempts = await asyncio.gather(self._lookup.lives(rows.safe(id_)), self._lookup.attempts(id_))
-        lives: dict[int, tuple[Row | None, list[Row]]] = {
-            rows.birth_in(row): (row, []) for row in last_of_each(found, 0)
-        }
+        lives: dict[int, tuple[Row | None, list[Row]]] = {rows.birth_in(row): (row, []) for row in found}
         for row in attempts:
             lives.setdefault(rows.birth_in(row), (None, []))[1].append(row)
 

@@ -66,7 +66,7 @@ class TableViews:
         self._name = name
         self._wire = TableWire(place, _ANSWER_SECONDS)
         self._cancel_requests = CancelRequests(self._wire)
-        self._journal = TableJournal(self._wire, self._cancel_requests, PushedTasks(), lambda: 0, _nobody_asks)
+        self._journal = TableJournal(self._wire, self._cancel_requests, PushedTasks(), _nobody_asks)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

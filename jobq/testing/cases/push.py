@@ -78,15 +78,21 @@ async def known_id_adds_no_task(bench: Bench) -> None:
 
 
 @case("deduplicates")
+async def two_payloads_of_one_id_in_a_push_are_an_error(bench: Bench) -> None:
+    """S8: two payloads of one id in one call are DuplicateTask, and none of the call's tasks is added."""
+    twin = task()
+    with raises(DuplicateTask, "two payloads of one id in one call"):
+        await bench.backend.push([task(), twin, twin.copied({"command": "false"})])
+    await bench.nothing()
+
+
+@case("deduplicates", "frees_ids")
 async def other_payload_is_an_error_and_adds_none(bench: Bench) -> None:
     """S8: a known id with another payload is DuplicateTask, and none of the call's tasks is added."""
     (known,) = await bench.pushed()
     other = known.copied({"command": "false"})
     with raises(DuplicateTask, "the same id with another command"):
         await bench.backend.push([task(), other, task()])
-    twin = task()
-    with raises(DuplicateTask, "two payloads of one id in one call"):
-        await bench.backend.push([twin, twin.copied({"command": "false"})])
     (delivery,) = await bench.take_all(1)
     assert delivery.task.in_epoch(known.epoch) == known, "the first payload stays"
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -19,10 +18,9 @@ from jobq.errors import AllPutBack, BackendUnavailable, JobqError
 from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Faults, Operation, Request, Via
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
-from tests.azure.ledger.sites import Service, Site, sited
+from tests.azure.ledger.sites import Site, sited
 from tests.support.http_proxy import ProxiedRequest, Strike
 
 _SOON: Final = timedelta(seconds=1)
@@ -70,7 +68,6 @@ class Cut:
     def __post_init__(self) -> None:
         refusal = Strike.THROTTLE if (self.at or 0) % 2 else Strike.BUSY
         strike = {Gap.LOSES: Strike.LOSE_ANSWER, Gap.DIES_AFTER: Strike.LOSE_ANSWER, Gap.REFUSED: refusal}
-        self.site.on_amqp(_CutOfAmqp(self))
         for proxy in self.site.proxies:
             proxy.strike(Strike.BREAK, count=math.inf, matches=lambda _: self.gap.ends_it and self.is_past)
             proxy.strike(strike.get(self.gap, Strike.BREAK), count=math.inf, matches=self._is_it)
@@ -92,27 +89,6 @@ class Cut:
             return True
         whose = f"!{self.site.queue}!b"
         return whose in unquote(request.body.decode(errors="replace")) or whose in request.query.get("$filter", "")
-
-
-class _CutOfAmqp(Faults):
-    """The same of requests that pass no proxy."""
-
-    def __init__(self, cut: Cut) -> None:
-        super().__init__()
-        self._cut = cut
-
-    def take(self, request: Request) -> Fault:
-        """Return what befalls a request."""
-        cut = self._cut
-        if request.via is not Via.AMQP or request.operation in (Operation.ATTACH, Operation.AUTHORIZE):
-            return NO_FAULT
-        is_over = cut.gap.ends_it and cut.is_past
-        if not cut.is_it(f"AMQP {request.operation}"):
-            return Fault(drop=Drop.BEFORE) if is_over else NO_FAULT
-        if cut.gap is Gap.REFUSED:
-            is_odd = (cut.at or 0) % 2
-            return Fault(status=HTTPStatus.TOO_MANY_REQUESTS if is_odd else HTTPStatus.SERVICE_UNAVAILABLE)
-        return Fault(drop=Drop.BEFORE if cut.gap is Gap.DIES_BEFORE else Drop.AFTER)
 
 
 Act = Callable[["Life", LedgerQueue, Cut], Awaitable[None]]
@@ -204,9 +180,9 @@ async def _unless_slow(act: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def living(service: Service, azurite: Azurite, folder: Path, *, window: bool) -> AsyncIterator[Life]:
+async def living(azurite: Azurite, folder: Path) -> AsyncIterator[Life]:
     """Make a queue with a healthy process."""
-    async with sited(service, azurite, folder, window=window) as site:
+    async with sited(azurite, folder) as site:
         yield Life(site, await site.ledgered(behind=True))
 
 
@@ -215,13 +191,11 @@ class Given:
     """What a test is given.
 
     Attributes:
-        service: of the queue. A Service Bus drops names that it knows, or not, in turn.
         azurite: keeps the table.
         folder: for HOME.
         every: 1 = each gap is tried, 5 = each fifth.
     """
 
-    service: Service
     azurite: Azurite
     folder: Path
     every: int
@@ -247,13 +221,12 @@ async def in_each_gap(
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def once(gap: Gap, at: int | None) -> Cut:
-        async with turn, living(given.service, given.azurite, given.folder, window=bool((at or 0) % 2)) as life:
+        async with turn, living(given.azurite, given.folder) as life:
             await _unless_slow(lambda: before(life))
             process = await life.site.ledgered()
             cut = Cut(life.site, gap, at)
             with suppress(JobqError):
                 await act(life, process, cut)
-            life.site.on_amqp(None)
             for proxy in life.site.proxies if not gap.ends_it else ():
                 await proxy.heal()
             try:

@@ -24,14 +24,9 @@ from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.ledger.retention import LedgerRetention
 from tests.azure.emulator import Azurite
 from tests.azure.faults.gaps import NAME, PLAN, Cut, Given, Life, counted, in_each_gap
-from tests.azure.ledger.sites import SERVICES
 
 _FEWER = 5  # of a long one: still each kind of gap in its turn
-pytestmark = [
-    pytest.mark.timeout(240),
-    # The SDK of Service Bus drops what it had open when a connection is cut; see `tests.service_bus.leftovers`.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = pytest.mark.timeout(240)
 
 
 # Of each test some of the gaps; all of them in `make night`.
@@ -41,9 +36,9 @@ def every(request: pytest.FixtureRequest) -> int:
     return found
 
 
-@pytest.fixture(params=SERVICES)
-def given(request: pytest.FixtureRequest, azurite: Azurite, tmp_path: Path, every: int) -> Given:
-    return Given(request.param, azurite, tmp_path, every)
+@pytest.fixture
+def given(azurite: Azurite, tmp_path: Path, every: int) -> Given:
+    return Given(azurite, tmp_path, every)
 
 
 @pytest.fixture(autouse=True)

@@ -12,17 +12,18 @@ from jobq.cli.submit.wait_for_results import check_journal
 from jobq.errors import ConfigurationError
 from jobq.queue import Queue
 from jobq.settings import Settings
-from jobq.settlement import MoveToDeadLetters
+from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.spec import resolve
 from jobq.task import Task
+from jobq.testing.harness import DONE
 from jobq_azure.table_journal import backend as module
 from jobq_azure.table_journal import client
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.batch_writer import Writer
-from jobq_azure.table_journal.client import TableWire
+from jobq_azure.table_journal.client import TableWire, Verb, Write
 from jobq_azure.table_journal.note import fixed
-from tests.azure.journal.journal_stage import journaled, state, written
-from tests.azure.stage import SHORT, Stage
+from tests.azure.journal.journal_stage import journaled, key_of, state, written
+from tests.azure.stage import LEASE, NOW, SHORT, Stage
 from tests.support.http_proxy import Strike
 
 SETTINGS = Settings(scheduled_events="off", poll_max=timedelta(seconds=1))
@@ -151,3 +152,19 @@ async def test_a_lost_answer_is_written_once(stage: Stage) -> None:
     assert await state(queue, id_) == "dead"
     assert (await queue.journal.stats(60)).ended == {"failed": 1}
     assert rows.safe(id_) == id_
+
+
+async def test_l1_a_worker_ends_though_a_lease_shows_that_nobody_has(stage: Stage) -> None:
+    """Its worker died between the settlement and its note: it was waited for without end, and without a pause."""
+    queue = await journaled(stage)
+    await queue.push([task := Task.new(command="true")])
+    (held,) = await queue.receive(1, LEASE, NOW)
+    await written(queue)
+    place = queue._wire.place.queue
+    row = await queue._wire.get(place, key_of(task))
+    assert row is not None
+    kept = {name: row[name] for name in ("State", "Fencing", "At", "Holder")}
+    await held._inner.settle(Complete(DONE))  # type: ignore[attr-defined] # it has ended
+    await queue._wire.write(place, [Write(Verb.REPLACE, key_of(task), kept | {"LeaseLeft": -1.0})])
+    worker = await stage.run("worker", **SHORT, JOBQ_JOURNAL="tables")
+    assert worker.code == 0, worker.err

@@ -14,6 +14,7 @@ from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeu
 from jobq.task import Counters, OutcomeKind, Task, TaskResult
 from jobq.task_handle import TaskHandle
 from jobq_azure.common.errors import NoAnswer
+from jobq_azure.storage.delivery import StorageDelivery
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal import recorder
 from jobq_azure.table_journal.backend import JournaledQueue
@@ -148,10 +149,10 @@ async def test_s5_the_word_of_a_push_hides_no_end_that_waits_to_be_written(
 async def test_s5_the_end_of_a_former_task_is_not_told_where_its_row_does_not_say_when_it_was_made(
     stage: Stage,
 ) -> None:
-    """Of an older jobq, or of a message that does not say: it ended before this one was pushed."""
+    """Of a message that does not say: it ended before this one was pushed."""
     queue = await journaled(stage)
     former: dict[str, Any] = {"State": rows.DONE, "At": time.time() - 60, "Then": "done", "Fencing": rows.order(FIRST)}
-    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, "l!train", former)])
+    await queue._wire.write(queue._wire.place.queue, [Write(Verb.REPLACE, rows.live("train", 0), former)])
     await queue.push([Task.new(command="true", id="train")])
     assert await state(queue, "train") == "ready"
     async with another(stage) as other:
@@ -243,7 +244,8 @@ async def test_s5_a_final_word_is_not_dropped_as_told_already(stage: Stage, monk
     task = Task.new(command="true")
     await stage.behind.push([task])
     (inner,) = await queue._inner.receive(1, LEASE, NOW)
-    delivery = queue._delivery(inner, 0.0, None)  # its word that it runs is worth nothing any more
+    assert isinstance(inner, StorageDelivery)
+    delivery = queue._delivery(inner, 0.0)  # its word that it runs is worth nothing any more
     await written(queue)
     write, place, met = queue._wire.write, queue._wire.place, list[str]()
 

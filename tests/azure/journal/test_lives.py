@@ -2,25 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from jobq.fencing import FencingNumber
-from jobq.journal.records import Attempt, Canceled
+from jobq.journal.records import Canceled
 from jobq.journal.wait_for_end import ended
 from jobq.queue import Queue
 from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
-from jobq.task import OutcomeKind, Task, TaskResult
+from jobq.task import Task, TaskResult
 from jobq.task_handle import SyncTaskHandle, TaskHandle
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import Verb, Write
-from tests.azure.journal.journal_stage import another, journaled, key_of, state, written
+from tests.azure.journal.journal_stage import another, journaled, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 
 GOOD = TaskResult(exit_code=0)
@@ -208,7 +207,7 @@ async def test_the_longest_ids_are_keys(stage: Stage) -> None:
     queue = await journaled(stage)
     for id_ in ("a" + "@" * 99, "é" * 100, "\U0001f600" * 100):
         keys = [rows.ended_key(time.time(), rows.attempt_key(id_, 1, FencingNumber(10**10, 10**10, 10**10)))]
-        keys += [rows.checkpoint_key(id_, "1" * 20), rows.cancel_request_key(id_, 1)]
+        keys += [rows.cancel_request_key(id_, 1)]
         await queue._wire.write("keys", [Write(Verb.REPLACE, key, {}) for key in keys])
         assert max(map(len, keys)) <= 512
     assert rows.safe("\U0001f600" * 100) != rows.safe("\U0001f600" * 99)
@@ -234,97 +233,3 @@ async def test_one_task_pushed_twice_is_one_life(stage: Stage) -> None:
     await first.settle(BAD)
     assert await state(queue, "train") in {"succeeded", "dead"}
     assert [each.then for each in await queue.journal.attempts("train")] == ["dead", "done"]
-
-
-def _former(task: Task, **values: Any) -> dict[str, Any]:
-    """Return a row as versions before wrote it, of a task that a worker has held."""
-    return {
-        "State": "running",
-        "Fencing": rows.order(FencingNumber(5, 0, 1)),
-        "At": time.time(),
-        "Due": time.time(),
-        "LeaseLeft": 30.0,
-        "Born": rows.moment(task.created),
-    } | values
-
-
-async def _write(queue: JournaledQueue, **values: dict[str, Any]) -> None:
-    writes = [Write(Verb.REPLACE, key, each) for key, each in values.items()]
-    await queue._wire.write(queue._wire.place.queue, writes)
-
-
-async def _states(queue: JournaledQueue, ids: Sequence[str]) -> list[str]:
-    return [record.state for record in await queue.journal.find(ids)]
-
-
-async def test_rows_of_versions_before_are_read(stage: Stage) -> None:
-    queue = await journaled(stage)
-    former = Task.new(command="true", id="train")
-    ended = Attempt(attempt=1, outcome=OutcomeKind.FAILED, then="dead", ended=time.time(), exit_code=3)
-    record: dict[str, Any] = {"Then": "dead", "Outcome": "failed", "Born": rows.moment(former.created)}
-    rows.put(record, "Record", ended.encode().encode())
-    fencing = rows.order(FencingNumber(5, 0, 1))
-    await _write(queue, **{"l!train": _former(former)})
-    assert await _states(queue, ["train"]) == ["running"]
-    assert [each.state for each in await queue.journal.running(5)] == ["running"]
-    done = {"State": rows.DONE, "Then": "dead", "Fencing": fencing, "At": time.time(), "Born": record["Born"]}
-    await _write(
-        queue,
-        **{
-            "l!train": done,
-            f"a!train!{fencing}": record,
-            f"i!{int(ended.ended * 1000):015d}!train!{fencing}": {"Outcome": "failed", "Then": "dead"},
-        },
-    )
-    (found,) = await queue.journal.find(["train"])
-    assert (found.state, found.last is not None and found.last.exit_code) == ("dead", 3)
-    _, handle = await _pushed(queue)
-    async with another(stage) as other:
-        assert await state(other, "train") == "ready"
-        assert await other.journal.find([rows.IdOfLife.of("train", rows.birth(former.created))]) == [found]
-    assert len(await queue.journal.attempts("train")) == 1
-    queue._notebook.forget(await queue._tending.purged(["train"]))
-    await written(queue)
-    assert await queue.journal.attempts("train") == []
-    assert (await queue.journal.stats(60)).ended == {}
-    assert (await handle.status()).state == "ready"
-
-
-async def test_what_versions_before_have_pushed_goes_on_under_its_key(stage: Stage) -> None:
-    """It is listed once, also where a worker of the version before takes it again; what is superseded is swept."""
-    queue = await journaled(stage)
-    task = Task.new(command="true", id="train")
-    await queue._inner.push([task])
-    ready = _former(task, State="ready", Fencing=rows.order(FencingNumber(0, 0, 0)))
-    await _write(queue, **{"l!train": ready})
-    assert [each.state for each in await queue.journal.unfinished("", 5)] == ["ready"]
-    (held,) = await queue.receive(1, LEASE, NOW)
-    await written(queue)
-    assert [each.state for each in await queue.journal.unfinished("", 5)] == ["running"]
-    await held.settle(Requeue(held.task.requeued(failures=1).counters, NOW))
-    await written(queue)
-    by_before = _former(task, Fencing=rows.order(held.fencing._replace(generation=1, delivery=2)))
-    await _write(queue, **{"l!train": by_before})
-    assert await _states(queue, ["train"]) == ["running"]
-    (again,) = await queue.receive(1, LEASE, NOW)
-    await again.settle(Complete(GOOD))
-    await written(queue)
-    await _write(queue, **{"l!train": ready})
-    assert await _states(queue, ["train"]) == ["succeeded"]
-    assert await queue.journal.unfinished("", 5) == []
-    assert (await queue.journal.stats(60)).states["ready"] == 0
-    await queue._sweep.once()
-    await written(queue)
-    place = queue._wire.place.queue
-    left = await queue._wire.all(place, *rows.lives("train"), most=10)
-    assert [row["RowKey"] for row in left] == [key_of(task)]
-
-
-async def test_requests_of_versions_before_are_heard(stage: Stage) -> None:
-    queue = await journaled(stage)
-    former, later = (Task.new(command="true", id="train") for _ in range(2))
-    wish = Write(Verb.REPLACE, "w!train", {"At": time.time(), "Born": rows.moment(former.created)})
-    await queue._wire.write(rows.cancel_requests_of(queue._wire.place.queue), [wish])
-    await queue.push([former, later])
-    found = await queue.receive(2, LEASE, NOW)
-    assert {each.task.created for each in found if each.cancel_requested} == {former.created}

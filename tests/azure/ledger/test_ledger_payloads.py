@@ -60,7 +60,7 @@ async def test_a_payload_that_comes_back_is_run_after_a_redrive(stage: Stage) ->
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.settle(MoveToDeadLetters("malformed", "the payload is gone"))
     await finished(queue)
-    await queue._inner._payloads._client.upload_blob(name, payload)  # type: ignore[attr-defined]
+    await queue._inner._payloads._client.upload_blob(name, payload)
     assert await queue.redrive([task.id]) == [task.id]
     (delivery,) = await queue.receive(1, LEASE, NOW)
     assert delivery.task.fingerprint() == task.fingerprint()

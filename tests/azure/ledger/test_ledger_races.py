@@ -25,16 +25,16 @@ from jobq_azure.storage.message_format import text_of
 from jobq_azure.storage.queue_client import StorageQueueClient
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import THEN, drained, finished, ledgered, pushed
-from tests.azure.ledger.sites import SERVICES, Site, StorageSite, sited
+from tests.azure.ledger.sites import Site, sited
 from tests.azure.stage import LEASE, NOW, Stage
 
 _TIMES: Final = 20
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(params=SERVICES)
-async def site(request: pytest.FixtureRequest, azurite: Azurite, tmp_path: Path) -> AsyncIterator[Site]:
-    async with sited(request.param, azurite, tmp_path) as found:
+@pytest.fixture
+async def site(azurite: Azurite, tmp_path: Path) -> AsyncIterator[Site]:
+    async with sited(azurite, tmp_path) as found:
         yield found
 
 
@@ -198,13 +198,12 @@ async def test_whatever_befalls_a_batch_at_once_the_sum_is_what_was_acknowledged
         while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
             assert found.total == count, found
             with suppress(AllPutBack, LockLost):
-                await drained(queue)  # what is held a clear of Service Bus leaves there
+                await drained(queue)
             await queue.batches.cancel("s7")
             await queue.clear()
     assert found.total == count, found
     members = await queue.batches.members("s7", "", 500)
-    if isinstance(site, StorageSite):
-        await _shown(await site.stage.wire(site.queue + SUFFIX))
+    await _shown(await site.stage.wire(site.queue + SUFFIX))
     letters = {each.id for each in await queue.dead_letters(500) if each.batch == "s7"}
     assert letters == {each.id for each in members if each.state == "dead"}
 

@@ -14,7 +14,7 @@ from jobq.batches import BatchState
 from jobq_azure.table_journal.client import TableWire, Verb, Write
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, ledgered, pushed
-from tests.azure.ledger.sites import SERVICES, Service, Site, sited
+from tests.azure.ledger.sites import Site, sited
 from tests.azure.stage import Stage
 from tests.support.http_proxy import Strike
 
@@ -24,11 +24,8 @@ _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID"
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.night)])
-@pytest.mark.parametrize("service", SERVICES)
-async def test_workers_are_killed_and_the_sum_holds(
-    service: Service, azurite: Azurite, tmp_path: Path, count: int, kills: int
-) -> None:
-    async with sited(service, azurite, tmp_path) as site:
+async def test_workers_are_killed_and_the_sum_holds(azurite: Azurite, tmp_path: Path, count: int, kills: int) -> None:
+    async with sited(azurite, tmp_path) as site:
         await _killed(site, count, kills)
 
 
