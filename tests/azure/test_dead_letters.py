@@ -16,6 +16,8 @@ from jobq_azure.storage.message_format import MessageContent, MessageNotes
 from tests.azure.stage import LEASE, NOW, Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 async def _bury_all(stage: Stage, count: int) -> None:
     while count:

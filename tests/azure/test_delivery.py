@@ -16,6 +16,8 @@ from jobq_azure.storage.message_format import HEADROOM_BYTES, MAX_TEXT_BYTES, Me
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_update, make_container
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 _DAY = 86_400.0
 
 

@@ -16,6 +16,8 @@ from jobq.task import Task
 from tests.azure.stage import SHORT, Stage, is_renewal, is_update, make_container
 from tests.process.stage import QUICK
 
+pytestmark = pytest.mark.check
+
 _BOUND = 3
 
 

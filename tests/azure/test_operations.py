@@ -2,9 +2,13 @@
 
 import itertools
 
+import pytest
+
 from jobq_azure.storage.poll_interval import PollInterval
 from tests.azure.stage import SHORT, Stage, is_renewal
 from tests.support.http_proxy import ProxiedRequest
+
+pytestmark = pytest.mark.check
 
 _TASKS = 60
 

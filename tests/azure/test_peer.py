@@ -18,6 +18,8 @@ from jobq.settlement import Requeue
 from jobq.task import Task
 from tests.azure.stage import SHORT, Stage
 
+pytestmark = pytest.mark.check
+
 _PYTHON: Final = Path(__file__).parents[2] / ".peer/bin/python"
 _TASKS: Final = 12
 

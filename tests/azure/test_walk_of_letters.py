@@ -10,6 +10,8 @@ from jobq.submit import batch_end
 from jobq_azure.storage import held_letters
 from tests.azure.stage import LEASE, NOW, Stage
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:

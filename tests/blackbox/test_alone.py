@@ -3,6 +3,10 @@
 import ast
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.check
+
 
 def test_the_pack_imports_nothing_of_jobq_and_nothing_of_the_other_tests() -> None:
     files = sorted(Path(__file__).parent.rglob("*.py"))

@@ -1,6 +1,10 @@
 """What steers tasks: cancel, pause, batches, checkpoints, progress, priority, delay."""
 
+import pytest
+
 from tests.blackbox.support import Bench, until
+
+pytestmark = pytest.mark.check
 
 WAITS = "echo began >> began; until test -e go; do sleep 0.05; done; echo ended >> ended"
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.blackbox.support import Bench
 
+pytestmark = pytest.mark.check
+
 
 def test_retries_then_a_dead_letter_that_is_put_back(bench: Bench) -> None:
     bench.jobq("q", "push", "--id", "bad", "--num-retries", "2", "-c", "echo $JOBQ_ATTEMPT >> ran; test -e mended")

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.blackbox.support import Bench
+
+pytestmark = pytest.mark.check
 
 USAGE, CONFIGURATION, NOT_FOUND, UNREACHABLE = 2, 3, 4, 75
 

@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.blackbox.support import Bench
+
+pytestmark = pytest.mark.check
 
 KEYS: dict[str, list[str]] = json.loads(Path(__file__).with_name("keys.json").read_text())
 

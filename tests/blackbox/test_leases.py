@@ -1,6 +1,10 @@
 """Named leases: a command that is alone under its name, and ends with its lease."""
 
+import pytest
+
 from tests.blackbox.support import Bench, kill, until
+
+pytestmark = pytest.mark.check
 
 HELD = 75
 WAITS = "echo $JOBQ_LEASE_TOKEN >> tokens; until test -e go; do sleep 0.05; done"

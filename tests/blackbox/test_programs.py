@@ -13,6 +13,8 @@ import pytest
 
 from tests.blackbox.support import JOBQ, Bench
 
+pytestmark = pytest.mark.check
+
 PROGRAMS = sorted(each for each in Path(__file__).with_name("programs").iterdir() if each.suffix in {".sh", ".py"})
 CANNOT_BE_TRIED = 2
 LONG = {

@@ -3,7 +3,11 @@
 import signal
 import subprocess
 
+import pytest
+
 from tests.blackbox.support import JOBQ, PATIENCE, Bench, until
+
+pytestmark = pytest.mark.check
 
 
 def test_bytes_reach_a_file_unchanged(bench: Bench) -> None:

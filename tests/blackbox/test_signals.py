@@ -7,6 +7,8 @@ import pytest
 
 from tests.blackbox.support import PATIENCE, Bench, kill, until
 
+pytestmark = pytest.mark.check
+
 # It writes a line and stays, with a process that left its group and session; from its second start on it ends.
 TASK = "echo $JOBQ_ATTEMPT >> ran; test $JOBQ_ATTEMPT = 1 || exit 0; setsid sleep 300 & sleep 300; echo late >> ran"
 LEASE = ("--visibility-timeout", "4s")

@@ -25,6 +25,8 @@ from tests.dashboard.support import Dashboard
 from tests.postgres.server import Database
 from tests.service.server import running
 
+pytestmark = pytest.mark.check
+
 _MANY: Final = 20_000  # dead letters: many steps
 _BUSY_SECONDS: Final = 5.0  # that a command waits for the file's lock
 _MORE_SECONDS: Final = 2.0  # about one for the notes, and some for a slow machine

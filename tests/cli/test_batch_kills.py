@@ -10,12 +10,15 @@ from jobq.batches import Batch, BatchState, batches_of
 from jobq.journal.store import journal_of
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.night("kills anywhere in a push: 41 s")
+
 _ROUNDS = 3
 _SECONDS = 0.7  # between two kills
 
 
 @pytest.mark.parametrize(
-    ("tasks", "kills"), [(300, 6), pytest.param(10_000, 60, marks=[pytest.mark.night, pytest.mark.timeout(1800)])]
+    ("tasks", "kills"),
+    [(300, 6), pytest.param(10_000, 60, marks=[pytest.mark.night, pytest.mark.timeout(1800)])],
 )
 def test_counts_are_right_and_ends_are_told_once_whoever_is_killed(jobq: Jobq, tasks: int, kills: int) -> None:
     """Each hundredth task fails in all rounds but the last; so each round has tasks that are put back."""

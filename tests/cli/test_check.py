@@ -26,6 +26,8 @@ from tests.cli.conftest import Jobq
 from tests.postgres.server import Database
 from tests.service.server import running
 
+pytestmark = pytest.mark.check
+
 FEW: Final = ("push.not_before_is_kept", "settle.complete_ends_the_task", "dead.keeps_bytes_and_reason")
 
 

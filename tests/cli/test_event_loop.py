@@ -9,6 +9,8 @@ import pytest
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 
+pytestmark = pytest.mark.check
+
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
 

@@ -15,6 +15,8 @@ from jobq.signing.keys import KeyFile, SigningKey
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 EVENT: Final = {"ts", "level", "event", "msg", "queue", "backend", "worker_id", "host"}
 DEAD: Final = {"id", "reason", "description", "deliveries", "died", "task"}
 LEASE: Final = {

@@ -15,6 +15,8 @@ import pytest
 from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import state, worker_below
 
+pytestmark = pytest.mark.check
+
 TTL: Final = 3.0
 SHORT: Final = {
     "JOBQ_ALLOW_SHORT_LEASE": "1",

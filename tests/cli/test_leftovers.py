@@ -20,6 +20,8 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import worker_below
 
+pytestmark = pytest.mark.check
+
 LEASE = timedelta(seconds=3)
 NOW = timedelta(0)
 

@@ -16,6 +16,8 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.test_wording import fill
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def filled(jobq: Jobq) -> Jobq:

@@ -15,6 +15,8 @@ from jobq import notify
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 _SECRETS = [base64.b64encode(bytes([number]) * 24).decode() for number in (1, 2)]
 
 

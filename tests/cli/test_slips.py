@@ -10,6 +10,8 @@ import pytest
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 PASSWORD = "Sesame#7"
 IDENTITY = {
     "AZURE_CLIENT_ID": "11111111-1111-1111-1111-111111111111",

@@ -12,6 +12,8 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import Terminal
 
+pytestmark = pytest.mark.check
+
 README: Final = Path(__file__).parents[2] / "README.md"
 PROMPT: Final = "ready>"
 CLEAR: Final = "\x0c"  # Ctrl-L

@@ -10,10 +10,13 @@ from contextlib import suppress
 from datetime import datetime
 
 import psutil
+import pytest
 
 from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import read_to_end
+
+pytestmark = pytest.mark.check
 
 CANARY = "canary-3f9a"
 

@@ -12,6 +12,8 @@ from tests.azure.emulator import ACCOUNT, Azurite
 from tests.conformance import harnesses
 from tests.conformance.real_time import Ended, run_all, tell
 
+pytestmark = pytest.mark.check
+
 AT_ONCE: Final = 12
 
 

@@ -14,6 +14,8 @@ from jobq_memory import MemoryBackend, Router
 from tests.conformance import harnesses
 from tests.conformance.mutants import CAUGHT_BY, DeliveriesReset, UnfencedComplete, Wrapped
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.parametrize("mutant", CAUGHT_BY, ids=lambda mutant: mutant.__name__)
 async def test_mutant_is_caught(mutant: type[Wrapped]) -> None:

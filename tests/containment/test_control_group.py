@@ -34,7 +34,10 @@ from tests.guardian.test_process import has_namespaces
 from tests.guardian.three import SCRUBBED, THREE, a_worker
 
 IN_USE = try_here("cgroup", is_guarded=True)
-pytestmark = pytest.mark.skipif(IN_USE.kind != "cgroup", reason=f"no control group can be made here: {IN_USE.why}")
+pytestmark = [
+    pytest.mark.check,
+    pytest.mark.skipif(IN_USE.kind != "cgroup", reason=f"no control group can be made here: {IN_USE.why}"),
+]
 
 
 def group_below() -> str:

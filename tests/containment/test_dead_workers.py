@@ -38,6 +38,8 @@ from tests.guardian.stage import (
 from tests.guardian.test_command_line import Worker
 from tests.process.stage import QUICK
 
+pytestmark = pytest.mark.check
+
 
 @contextmanager
 def a_worker(folder: Path) -> Iterator[Worker]:

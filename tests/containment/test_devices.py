@@ -12,6 +12,8 @@ import pytest
 from tests.containment.blows import Blow, Processes
 from tests.guardian.stage import until
 
+pytestmark = pytest.mark.check
+
 # Its first start ticks for ever, in a session of its own as well; any other ends well.
 FIRST = """
 mkdir started || exit 0

@@ -14,6 +14,8 @@ from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import guardian_below, living, marker, state, until, worker_below
 from tests.guardian.three import SCRUBBED
 
+pytestmark = pytest.mark.check
+
 LONG = ("demo", "worker", "--visibility-timeout", "10m", "--stop-grace", "0s")
 
 

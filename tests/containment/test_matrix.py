@@ -9,6 +9,8 @@ from jobq.run.spawn.containment import try_here
 from tests.containment.blows import Blow, Case
 from tests.containment.matrix import PAIRS, SINGLES, Outcome, strike
 
+pytestmark = pytest.mark.check
+
 AT_ONCE = 6
 SOAK_ROUNDS = 5
 NAMED_PAIRS: list[Case] = [

@@ -32,6 +32,8 @@ from tests.guardian.stage import (
 )
 from tests.guardian.test_process import LISTENER, has_namespaces
 
+pytestmark = pytest.mark.check
+
 WATCHER = (sys.executable, "-P", "-m", "jobq.run.watcher")
 LAUNCH = (sys.executable, "-P", "-m", "tests.guardian.launch")
 KINDS = ("double_fork", "env_i_setsid", "reparenting")  # found by nobody who looks into environments: the second

@@ -8,6 +8,8 @@ from playwright.sync_api import Page, expect
 from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
 
+pytestmark = pytest.mark.check
+
 
 def _confirm(page: Page, name: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(name)

@@ -19,6 +19,8 @@ from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
 from tests.service.server import HttpServer
 
+pytestmark = pytest.mark.check
+
 
 def test_what_a_filter_takes_is_put_back_and_nothing_else(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     die(dashboard, queue, 1200, 137)
@@ -78,6 +80,7 @@ def test_all_of_a_queue_wants_its_name(dashboard: Dashboard, queue: str, opened:
     assert counts(dashboard, queue) == {}
 
 
+@pytest.mark.night("services are killed and waited for: 36 s")
 def test_another_service_goes_on_where_one_was_killed(dashboard: Dashboard, queue: str) -> None:
     """Each task once: what the first has put back is not touched again."""
     die(dashboard, queue, 6000, 137)
@@ -99,6 +102,7 @@ def test_another_service_goes_on_where_one_was_killed(dashboard: Dashboard, queu
     assert counts(dashboard, queue) == {"ready exit 137": 6000}
 
 
+@pytest.mark.night("services are killed and waited for: 45 s")
 def test_one_that_is_stopped_is_gone_on_with_by_nobody(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     """Neither by who was at it, nor by another service once its lease has run out: that goes on with another one."""
     first, page = _begun_elsewhere(dashboard, queue), opened("/ui/actions", "view", "operate")
@@ -115,6 +119,7 @@ def test_one_that_is_stopped_is_gone_on_with_by_nobody(dashboard: Dashboard, que
     assert counts(dashboard, queue)["ready exit 3"] == 3000
 
 
+@pytest.mark.night("services are killed and waited for: 40 s")
 def test_one_that_was_left_can_be_stopped(dashboard: Dashboard, queue: str) -> None:
     """While its lease still says that somebody is at it; what was begun beside it is gone on with."""
     _begun_elsewhere(dashboard, queue).server.kill()

@@ -3,6 +3,7 @@
 import html
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from jobq.backend import Backend
@@ -13,6 +14,8 @@ from jobq.task import Task
 from tests.dashboard.bulk_support import LEASE, NOW, asked, counts, die, spec_of, wait_for_row
 from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
+
+pytestmark = pytest.mark.check
 
 _DONE = "<td>done</td>"
 

@@ -29,6 +29,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import OutcomeKind
 
+pytestmark = pytest.mark.check
+
 
 def _point(at: int, outcomes: Mapping[str, int] | None, ready: int | None = None, *, minutes: int = 1) -> SeriesPoint:
     ended = None if outcomes is None else EndedAttempts(outcomes=outcomes, minutes=minutes)

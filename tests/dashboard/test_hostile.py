@@ -19,6 +19,8 @@ from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
 from tests.fork_server import forked
 
+pytestmark = pytest.mark.check
+
 _CORPUS = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -16,6 +16,8 @@ from jobq.journal.presence import WorkerPresence
 from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
 
+pytestmark = pytest.mark.check
+
 
 async def _noted(backend: Backend) -> None:
     notes = observations_of(backend)

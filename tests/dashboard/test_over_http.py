@@ -23,6 +23,8 @@ from tests.dashboard.support import Dashboard
 from tests.fork_server import forked
 from tests.service.server import HttpServer, running
 
+pytestmark = pytest.mark.check
+
 _PAGES = (
     "/",
     "/hosts",

@@ -11,8 +11,12 @@ from playwright.sync_api import Page, expect
 from tests.dashboard.conftest import Opened
 from tests.dashboard.support import Dashboard
 
+pytestmark = pytest.mark.check
+
 _AXE = (Path(__file__).parent / "axe.min.js").read_text()
 _PHONE = {"width": 360, "height": 740}
+# In `make check`, beside each page on a phone.
+_BY_DAY = {("q/demo", "light"), ("q/demo", "dark"), ("t/dead", "dark")}
 _PAGES = (
     "",
     "q/demo",
@@ -60,8 +64,14 @@ def _violations(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", [*_PAGES, "t/dead", "t/succeeded", "t/running", "t/scheduled"])
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        pytest.param(path, scheme, marks=[] if (path, scheme) in _BY_DAY else pytest.mark.night)
+        for path in (*_PAGES, "t/dead", "t/succeeded", "t/running", "t/scheduled")
+        for scheme in ("light", "dark")
+    ],
+)
 def test_axe_finds_nothing(full: dict[str, str], opened: Opened, path: str, scheme: str) -> None:
     page = opened(_address(path, full), color_scheme=scheme)
     assert _violations(page) == []

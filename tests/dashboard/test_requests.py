@@ -16,6 +16,8 @@ from jobq.server import tokens
 from jobq.task import Task
 from tests.dashboard.support import Dashboard
 
+pytestmark = pytest.mark.check
+
 _PAGES = {
     "/": "watch",
     "/q/demo": "watch",

@@ -21,6 +21,8 @@ from jobq.server.tokens import new_token
 from jobq.settings import Settings
 from jobq.spec import resolve
 
+pytestmark = pytest.mark.check
+
 
 def test_what_came_of_a_change_is_told_for_a_moment_and_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = new_token("id", "name", ("view",), ("*",))

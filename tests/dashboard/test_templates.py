@@ -7,6 +7,8 @@ import pytest
 
 import jobq.dashboard
 
+pytestmark = pytest.mark.check
+
 _FOLDER = Path(jobq.dashboard.__file__).parent
 _TEMPLATES = sorted((_FOLDER / "templates").glob("*.html"))
 

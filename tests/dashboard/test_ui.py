@@ -17,6 +17,8 @@ from tests.dashboard.support import Dashboard
 from tests.fork_server import forked
 from tests.service.server import HttpServer
 
+pytestmark = pytest.mark.check
+
 
 @dataclass
 class _Running:

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from jobq.dashboard.watching import NotesWatch, watched
 from jobq.journal.minutes import EndedAttempts, QueueDepth
 from jobq.journal.notes import MOST_NOTES, NoteKind
@@ -12,6 +14,8 @@ from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq_sqlite import SqliteBackend
+
+pytestmark = pytest.mark.check
 
 
 async def _place(tmp_path: Path) -> tuple[str, Settings]:

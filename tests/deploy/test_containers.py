@@ -20,6 +20,8 @@ from tests.fork_server import forked
 
 from .files import DEPLOY, ROOT, check_grace, texts, tool, variables
 
+pytestmark = pytest.mark.check
+
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 

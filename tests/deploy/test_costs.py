@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from jobq.backend import Backend, Delivery
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task, TaskResult
@@ -15,6 +17,8 @@ from tests.azure.emulator import Azurite
 from tests.sb import stage as service_bus
 
 from .files import ROOT
+
+pytestmark = pytest.mark.check
 
 NOW, LEASE = timedelta(0), timedelta(seconds=30)
 

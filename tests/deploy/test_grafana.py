@@ -21,6 +21,8 @@ from tests.telemetry.scraping import figures
 
 from .files import DEPLOY
 
+pytestmark = pytest.mark.check
+
 _METRIC = re.compile(r"\bjobq_[a-z_]+")
 
 

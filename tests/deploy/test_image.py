@@ -21,6 +21,8 @@ import pytest
 
 from .files import DEPLOY, ROOT
 
+pytestmark = pytest.mark.check
+
 _NAMESPACES = ("--pid", "--fork", "--kill-child", "--mount", "--mount-proc")
 BUDGET_SECONDS = 30.0  # of the strictest platform, Container Apps
 USER = 10001

@@ -25,9 +25,10 @@ from .files import DEPLOY, Document, check_grace, documents, tool
 
 DONE = TaskResult(exit_code=0)
 OVERLAYS = ("storage-queue", "service-bus", "postgresql", "deployment")
-pytestmark = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="builds need kubectl, which is not installed here"
-)
+pytestmark = [
+    pytest.mark.check,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="builds need kubectl, which is not installed here"),
+]
 
 
 @cache

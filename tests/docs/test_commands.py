@@ -25,6 +25,8 @@ from jobq.signing.keys import KeyFile, SigningKey
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     {"README.md", "CONTRIBUTING.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))}

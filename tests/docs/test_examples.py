@@ -11,6 +11,8 @@ import pytest
 
 from tests.docs.test_commands import ROOT
 
+pytestmark = pytest.mark.check
+
 # What the output must have: results, not decoration.
 PROMISED: Final = {
     "sweep": r"12: 9 succeeded, 3 dead(?s:.*)diverged with lr(?s:.*)\nfits\.00,succeeded",

@@ -10,6 +10,8 @@ import pytest
 from jobq.cli.display.event_format import PHRASES
 from tests.docs.test_commands import EXAMPLES, ROOT
 
+pytestmark = pytest.mark.check
+
 FOREIGN = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//|@import|url\(["']?(?:https?:)?//"""
 )

@@ -13,6 +13,8 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq, Result
 from tests.fork_server import forked
 
+pytestmark = pytest.mark.check
+
 # By the command: its arguments, and the exit code that is right for them.
 CALLS: Final[dict[str, tuple[str, int]]] = {
     "push": ("demo push -c true", 0),

@@ -20,7 +20,10 @@ JOBQ: Final = [sys.executable, "-m", "jobq"]
 PUSH: Final = [*JOBQ, "demo", "push", "--spec", "probe:tasks"]
 ROOT: Final = Path(__file__).parents[2]
 _PR_GET_CHILD_SUBREAPER: Final = 37
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has what the fork server needs")
+pytestmark = [
+    pytest.mark.check,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has what the fork server needs"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,8 @@ from tests.fork_server import forked
 from tests.guardian.stage import children, guardian_below, worker_below
 from tests.guardian.test_process import has_namespaces
 
+pytestmark = pytest.mark.check
+
 # What a user would write, and what would escape: only the first leads its group.
 TREE = "setsid sleep {mark} & (nohup sleep {mark} >/dev/null 2>&1 &); touch {ready}; sleep {mark}; true"
 

@@ -14,6 +14,8 @@ from tests.guardian.spawning import Started, guardian_of, start
 from tests.guardian.stage import boottime, children, until_async
 from tests.guardian.undying import undying
 
+pytestmark = pytest.mark.check
+
 # Leaves a child in a session of its own, and ends as it is told.
 ESCAPES = (
     "import os, sys, time\n"

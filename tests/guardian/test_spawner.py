@@ -25,6 +25,8 @@ from tests.guardian.stage import (
     until_async,
 )
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(params=["launcher", "fork"])
 async def spawner(request: pytest.FixtureRequest) -> AsyncIterator[GuardianSpawner]:

@@ -23,6 +23,8 @@ from jobq.run.guardian.system import System
 from tests.guardian.peer import SPAWN, Peer
 from tests.guardian.stage import ENV, SECONDS, boottime, gone, hostile, living, marker, state, until
 
+pytestmark = pytest.mark.check
+
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -12,6 +12,8 @@ from jobq.task import OutcomeKind, TaskResult
 
 from .conftest import Place
 
+pytestmark = pytest.mark.check
+
 LEASE = timedelta(seconds=60)
 NOW = timedelta(0)
 embedded = pytest.mark.parametrize("place", ["sqlite"], indirect=True)

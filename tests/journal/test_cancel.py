@@ -5,6 +5,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from jobq.backend import Backend
 from jobq.journal.records import TaskState
 from jobq.journal.store import journal_of
@@ -12,6 +14,8 @@ from jobq.pausing import mark_of, pausable
 from tests.cli.conftest import Jobq, eventually
 
 from .conftest import SHORT, Place, everywhere
+
+pytestmark = pytest.mark.check
 
 
 @everywhere

@@ -43,6 +43,8 @@ from .conftest import SHORT, Place
 if TYPE_CHECKING:
     import subprocess
 
+pytestmark = pytest.mark.check
+
 JOBQ = f"{sys.executable} -m jobq"
 LIMIT = 1024 * 1024
 # What an attempt finds goes into `seen`; the first saves one file and loses the next; the second is asked to stop.

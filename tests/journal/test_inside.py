@@ -9,6 +9,8 @@ from tests.cli.conftest import Jobq, eventually
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 JOBQ = f"{sys.executable} -m jobq"
 
 

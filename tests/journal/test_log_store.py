@@ -18,6 +18,8 @@ from tests.azure.emulator import ACCOUNT, KEY, Azurite
 
 from .conftest import SHORT, Place
 
+pytestmark = pytest.mark.check
+
 LINES = 3000
 PRINTS = f"sleep 0.2; i=0; while [ $i -lt {LINES} ]; do echo line $i of some words; i=$((i+1)); done"
 

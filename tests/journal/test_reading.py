@@ -10,6 +10,8 @@ from tests.cli.conftest import eventually
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 
 @everywhere
 def test_what_runs_is_seen(place: Place) -> None:

@@ -25,6 +25,8 @@ from tests.cli.conftest import eventually
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 
 @everywhere
 def test_what_each_attempt_came_to_is_kept(place: Place) -> None:

@@ -21,6 +21,8 @@ from tests.service.server import running
 
 from .conftest import Place
 
+pytestmark = pytest.mark.check
+
 LEASE, NOW = timedelta(seconds=60), timedelta(0)
 GOOD = TaskResult(exit_code=0, value={"n": 1}, duration=2.0, output_tail="hello\n")
 

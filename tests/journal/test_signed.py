@@ -11,6 +11,8 @@ from tests.service.server import running
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 
 def _keys(folder: Path) -> dict[str, str]:
     key = SigningKey.new()

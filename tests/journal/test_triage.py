@@ -10,6 +10,8 @@ from jobq.journal.records import Attempt
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.parametrize(
     ("one", "other"),

@@ -10,6 +10,8 @@ from jobq.task import Task
 
 from .conftest import Place, everywhere
 
+pytestmark = pytest.mark.check
+
 
 @everywhere
 def test_a_short_id_is_enough(place: Place) -> None:

@@ -10,6 +10,8 @@ from jobq.task import Task, new_id
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def jobq(tmp_path: Path, azurite: Azurite) -> Jobq:

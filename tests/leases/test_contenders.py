@@ -21,6 +21,8 @@ import pytest
 import jobq
 from tests.postgres.server import Database
 
+pytestmark = pytest.mark.check
+
 CONTENDERS: Final = 8
 TTL: Final = 1.0
 ROUNDING: Final = 1e-4  # of times, and between two looks at the clock in one statement
@@ -209,6 +211,7 @@ def test_tokens_rise_and_nobody_writes_under_a_stale_one(tmp_path: Path) -> None
     fight(on_sqlite(tmp_path), 60, 120, 0.3)
 
 
+@pytest.mark.night("a contest of many processes: 8 s; SQLite's is in the check")
 @pytest.mark.timeout(150)
 def test_it_is_so_on_postgresql(database: Database, tmp_path: Path) -> None:
     fight(on_postgres(database, tmp_path), 40, 120, 0.3)

@@ -16,6 +16,8 @@ from tests.azure.emulator import ACCOUNT, Azurite
 from tests.leases import harnesses
 from tests.postgres.server import Database
 
+pytestmark = pytest.mark.check
+
 _AT_ONCE: Final = 24
 Ended = dict[str, str]  # how each case ended: "" = passed, "skip: ..." or the traceback
 

@@ -14,6 +14,8 @@ from tests.overlap import verdict
 from tests.overlap.blows import COSTLY, Kind
 from tests.overlap.campaign import Campaign, Record, Scale
 
+pytestmark = pytest.mark.check
+
 FLOOR = 200  # of the issue: faults that cost a living tree its lease
 SEED = int(os.environ.get("OVERLAP_SEED", "0")) or secrets.randbelow(2**31)
 SOAK_FAULTS = int(os.environ.get("OVERLAP_FAULTS", "2000"))
@@ -28,6 +30,7 @@ def told(record: Record, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nseed {seed}", *verdict.table(record), sep="\n")
 
 
+@pytest.mark.night("statistics of many faults: 43 s")
 @pytest.mark.timeout(300)
 async def test_p1_no_two_trees_of_a_task_live_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scale = Scale(plan=plan(26, 3), workers=13, slots=2, tasks=21, seconds=150)

@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
+
 from jobq.batch_plan import Plan
 from jobq.batches import BatchState
 from jobq.errors import LockLost
@@ -19,6 +21,8 @@ from jobq_postgres.journal import RUNNING_OF_BATCH, UNFINISHED
 from jobq_postgres.queue_admin import DEAD_LETTERS
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
+
+pytestmark = pytest.mark.check
 
 _DEAD: Final = (1, 10, 0, "", 1_000_000)  # the first letters
 

@@ -28,6 +28,8 @@ from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
 from tests.postgres.test_schema import as_role, documented_grants, roles
 
+pytestmark = pytest.mark.check
+
 __all__ = ["roles"]  # a fixture
 _THEN: Final = Plan(then=(Task.new(command="echo then >>then").encode().decode(),))
 _WAITS: Final = """

@@ -11,6 +11,8 @@ from jobq_postgres.add_tasks import ADD, columns
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, tasks
 
+pytestmark = pytest.mark.check
+
 
 async def take_nothing(queue: PostgresBackend) -> None:
     assert await queue.receive(1, LEASE, NOW) == []

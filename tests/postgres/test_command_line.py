@@ -13,6 +13,8 @@ from jobq.spec import resolve
 from tests.fork_server import forked
 from tests.postgres.server import Database, PostgresServer
 
+pytestmark = pytest.mark.check
+
 CANARY = "canary-sesame-7391"
 
 

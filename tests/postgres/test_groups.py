@@ -15,6 +15,8 @@ from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
+pytestmark = pytest.mark.check
+
 
 async def test_settles_of_many_slots_share_few_statements(database: Database, queue: PostgresBackend) -> None:
     """What is asked while a statement is under way goes out in the next: far fewer commits than tasks."""

@@ -14,6 +14,8 @@ from jobq_postgres import PostgresBackend
 from tests.fork_server import forked
 from tests.postgres.server import Database, PostgresServer
 
+pytestmark = pytest.mark.night("kills the server in the middle of work: 13 s")
+
 _TASKS = 1000
 _KILL_AFTER = (200, 500)  # tasks that have ended
 # Each holds a lock while it lives: a second one that runs beside it says so.

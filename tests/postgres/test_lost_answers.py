@@ -19,6 +19,8 @@ from tests.support.tcp_proxy import TcpProxy, TcpStrike
 if TYPE_CHECKING:
     from jobq.testing.harness import Verb
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def far(database: Database, proxy: TcpProxy) -> PostgresBackend:

@@ -21,6 +21,8 @@ from tests.postgres.server import HOST, Database, PostgresServer
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 from tests.support.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.check
+
 
 async def test_same_handle_goes_on_after_a_restart(own_postgres: PostgresServer) -> None:
     """The lease outlives a crash of the server; each verb is refused or unknown meanwhile, and works after."""

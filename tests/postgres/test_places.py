@@ -4,10 +4,14 @@ import asyncio
 import time
 from datetime import timedelta
 
+import pytest
+
 from jobq.settlement import Complete, Release
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+
+pytestmark = pytest.mark.check
 
 SOON = timedelta(seconds=20)
 

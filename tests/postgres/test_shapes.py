@@ -26,6 +26,8 @@ from jobq_postgres.shape_sql import COUNT_WAITING, READY_RANKS, SHAPES, WantedSh
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
+pytestmark = pytest.mark.check
+
 _ORPHANS = """
     SELECT id FROM jobq.task WHERE rank > 1::bigint << 39
     AND (rank + (1::bigint << 39)) >> 40 NOT IN (SELECT shape FROM jobq.shape)

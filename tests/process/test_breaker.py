@@ -21,6 +21,8 @@ from jobq.testing.faults import FaultyBackend
 from jobq_sqlite import SqliteBackend
 from tests.process.stage import Stage, stage_in, until_true
 
+pytestmark = pytest.mark.check
+
 LIMIT = 5
 
 

@@ -16,6 +16,8 @@ import pytest
 
 from tests.fork_server import forked
 
+pytestmark = pytest.mark.check
+
 LEAST = 1000
 SLOTS = 4
 LEASE_SECONDS = 10

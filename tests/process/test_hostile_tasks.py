@@ -21,6 +21,8 @@ from tests.guardian.hostile import TREES
 from tests.guardian.stage import gone, hostile, living, marker, trace_bytes
 from tests.process.stage import Stage, stage_in, until_true
 
+pytestmark = pytest.mark.check
+
 KINDS = [kind for kind in TREES if kind != "idle"]
 SETTINGS: dict[str, Any] = {
     # 220 processes start at once: a machine that is busy with other things must not lose the leases meanwhile.

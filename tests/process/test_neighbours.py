@@ -12,6 +12,8 @@ import pytest
 
 from tests.process.stage import Stage, alive, stage_in, until_true
 
+pytestmark = pytest.mark.check
+
 SLOTS = 8
 
 

@@ -17,6 +17,8 @@ from jobq.run.worker.preemption import PreemptionWatch, concerning
 from jobq.run.worker.worker_report import WorkerReport  # noqa: TC001 - read by people and mypy alike
 from tests.process.stage import Stage, stage_in
 
+pytestmark = pytest.mark.check
+
 NAME = "this-machine"
 DATE = "Mon, 19 Sep 2016 18:29:17 GMT"
 IN_30_S = "Mon, 19 Sep 2016 18:29:47 GMT"

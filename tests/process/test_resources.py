@@ -20,6 +20,8 @@ from jobq_sqlite import SqliteBackend
 from tests.guardian.undying import undying
 from tests.process.stage import Stage, stage_in, until_true
 
+pytestmark = pytest.mark.check
+
 SHOW = 'echo "$JOBQ_CPUS|$JOBQ_GPUS|$JOBQ_MEMORY|$CUDA_VISIBLE_DEVICES|$OMP_NUM_THREADS"'
 # Leaves a process that holds the device in a session of its own, and ends well.
 ESCAPES = (

@@ -25,6 +25,8 @@ from jobq_sqlite.host import this_host
 from jobq_sqlite.open_file import StoreFile
 from tests.process.stage import QUICK, Stage
 
+pytestmark = pytest.mark.check
+
 HOLD = "while ! test -e go; do sleep 0.05; done; echo first"
 
 

@@ -251,6 +251,7 @@ async def test_a_kill_by_the_kernel_is_told_apart(stage: Stage, rises: bool, oth
     )
 
 
+@pytest.mark.night("a measurement of CPU: 10 s")
 @pytest.mark.parametrize("limit", [None, 1024 * MIB])
 async def test_sampling_64_tasks_costs_under_a_hundredth_of_a_core(stage: Stage, limit: int | None) -> None:
     """The pause follows the cost, so this holds by construction as long as the longest pause is not reached."""

@@ -27,6 +27,8 @@ from jobq_azure.service_bus.options import Options
 from tests.fork_server import forked
 from tests.sb.stage import NOW, QUEUE, SPEC, Stage, ended, staged
 
+pytestmark = pytest.mark.check
+
 _KEY = "Endpoint=sb://ns-of-mine.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0"
 
 

@@ -16,6 +16,8 @@ from jobq_azure.service_bus.message_format import clone, copy_name, origin_of, p
 from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
+pytestmark = pytest.mark.check
+
 WINDOW = 600.0
 # After the window of an id's push, and inside that of what became of it.
 LATER = 400.0

@@ -21,6 +21,8 @@ from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 from tests.service_bus.leftovers import collected
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:

@@ -33,6 +33,8 @@ from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
 from tests.support.http_proxy import Strike
 from tests.ticking import TICKS, is_alive, last_tick
 
+pytestmark = pytest.mark.check
+
 LEASE = timedelta(seconds=4)
 
 

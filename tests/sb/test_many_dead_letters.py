@@ -11,6 +11,8 @@ from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Operation
 from jobq_azure.service_bus.rest_client import Outgoing
 from tests.sb.stage import NOW, Stage, staged
 
+pytestmark = pytest.mark.check
+
 _MANY = 600
 
 

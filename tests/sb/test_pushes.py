@@ -18,6 +18,8 @@ from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from tests.sb.stage import NOW, Stage, staged
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.parametrize(
     ("status", "error"),

@@ -16,6 +16,8 @@ from jobq_azure.service_bus.rest_client import Outgoing
 from tests.azure.stage import eventually
 from tests.sb.stage import NOW, SPEC, Stage
 
+pytestmark = pytest.mark.check
+
 
 async def _of_a_batch(stage: Stage) -> Task:
     task = Task.new(command="touch of-a-batch", batch="s7", id="s7.1").in_ledger("s7~0")

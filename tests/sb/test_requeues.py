@@ -16,6 +16,8 @@ from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq.testing.service_bus.fidelity import Fidelity
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
+pytestmark = pytest.mark.check
+
 
 async def _crash_after_the_clone(stage: Stage, delivery: Delivery) -> None:
     """Requeue; the machine is gone when the clone was sent, before the original is completed."""

@@ -18,6 +18,8 @@ from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
 from tests.sb.stage import QUEUE, Stage, staged
 
+pytestmark = pytest.mark.night("a storm of broken connections: 15 s")
+
 _SLOTS = 16
 _CHANCE = 0.02  # of each request, for each of the two ways to break
 

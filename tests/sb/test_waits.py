@@ -3,10 +3,14 @@
 import math
 from pathlib import Path
 
+import pytest
+
 from jobq.testing.service_bus.faults import Fault, Operation
 from tests.sb.stage import Stage, staged
 from tests.service_bus.leftovers import collected
 from tests.support.http_proxy import ProxiedRequest, Strike
+
+pytestmark = pytest.mark.check
 
 
 def _locks(request: ProxiedRequest) -> bool:

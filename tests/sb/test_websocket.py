@@ -18,6 +18,8 @@ from jobq_azure.service_bus.options import Options
 from tests.sb.stage import NOW, QUEUE, Stage, staged
 from tests.service_bus.leftovers import collected
 
+pytestmark = pytest.mark.check
+
 _WEBSOCKET = Options(stats_seconds=0.0, websocket=True)
 
 

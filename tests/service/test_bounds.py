@@ -48,6 +48,8 @@ from tests.service.server import running
 if TYPE_CHECKING:
     from tests.postgres.server import Database
 
+pytestmark = pytest.mark.check
+
 LEASE: Final = timedelta(seconds=60)
 WAIT: Final = timedelta(seconds=10)
 

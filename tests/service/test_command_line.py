@@ -129,6 +129,7 @@ def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq, served: H
     assert [task["deliveries"] for task in peek.objects] == [0] * 50
 
 
+@pytest.mark.night("waits for rooms that fall free: 13 s")
 def test_what_is_freed_is_used_at_once(jobq: Jobq, served: HttpServer) -> None:
     """The claim that waits for less room is given up for one with more."""
     spec = f"{served.url}/freed"

@@ -30,6 +30,7 @@ def check(found: Verdict, scale: Scale, capsys: pytest.CaptureFixture[str]) -> N
     assert found.settled_twice == []
 
 
+@pytest.mark.night("a deployment under kills: 11 s")
 @pytest.mark.timeout(120)
 async def test_a_deployment_under_kills(database: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scale = Scale(tasks=50, workers=3, slots=4, kills=3, pause=1.0, seconds=60)

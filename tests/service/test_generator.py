@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jobq.server.load_generator import Wanted
 from tests.postgres.server import Database
 from tests.service.round_robin import RoundRobin
@@ -37,6 +39,7 @@ class Asked:
         return found
 
 
+@pytest.mark.night("three services and their generators: 12 s")
 async def test_three_replicas_tell_one_truth(postgres: Database, tmp_path: Path) -> None:
     database = postgres.fresh()
     with ExitStack() as stack:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import psutil
+import pytest
 
 from jobq.settlement import MoveToDeadLetters, Release
 from jobq.task import Task
 from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer, running
+
+pytestmark = pytest.mark.check
 
 MALFORMED: Final = 10_000
 _SOON_SECONDS: Final = 30.0  # it is 10 s; more on a busy machine

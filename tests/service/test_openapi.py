@@ -37,6 +37,7 @@ def ask_all(server: HttpServer, folder: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.night("generated requests: 16 s")
 def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
     ask_all(server, tmp_path, "--phases", "fuzzing", "--max-examples", "3", "--seed", "1")
 

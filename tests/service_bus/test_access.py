@@ -15,7 +15,7 @@ from jobq.testing.service_bus.faults import Operation
 
 from .support import QUEUE, SOON, admin_of, client_of, eventually, put, receiver_of, rest_of, sender_of
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 ROLES = {
     ROOT_POLICY: Policy(ROOT_KEY),
     "sender": Policy("s+/=", frozenset({Right.SEND})),

@@ -22,7 +22,7 @@ from jobq.testing.service_bus.message import State
 
 from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, sender_of, settle
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 
 
 async def test_send_receive_renew_complete() -> None:

@@ -20,7 +20,7 @@ from jobq.testing.service_bus.emulator import Emulator
 
 from .support import QUEUE, broker_properties, client_of, emulator_of, receiver_of, rest_of, sender_of, settle
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 
 
 async def through(emulator: Emulator, sent: Any) -> ServiceBusReceivedMessage:

@@ -27,7 +27,7 @@ from jobq.testing.service_bus.message import State
 
 from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, rest_of, sender_of, settle
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 
 
 def test_plans_are_matched_counted_and_used_up() -> None:

@@ -34,7 +34,7 @@ from jobq.testing.service_bus.message import State
 from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, sender_of
 from .wire import AMQP, SASL, flow_of, frame_of, message_of, wire_to
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 _BEGIN: Final = Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
 
 

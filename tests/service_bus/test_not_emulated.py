@@ -21,7 +21,7 @@ from jobq.testing.service_bus.rest_wire import BATCH
 from .support import QUEUE, SOON, admin_of, client_of, emulator_of, put, receiver_of, rest_of, sender_of
 from .wire import flow_of, message_of, wire_to
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("collected")]
 
 
 @pytest.mark.parametrize("session", ["s", NEXT_AVAILABLE_SESSION])

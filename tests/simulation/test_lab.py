@@ -86,7 +86,12 @@ def _replay(seed: int, hash_seed: int, *options: str) -> str:
 
 @pytest.mark.parametrize(
     ("seed", "store"),
-    [(5, "memory"), (12, "memory"), pytest.param(26, "memory", marks=pytest.mark.night), (40, "memory")]
+    [
+        (5, "memory"),
+        (12, "memory"),
+        pytest.param(26, "memory", marks=pytest.mark.night),
+        (40, "memory"),
+    ]
     + [(seed, "service-bus") for seed in (4, 22, 32)],
 )
 def test_a_run_is_the_same_in_every_process(seed: int, store: str) -> None:

@@ -24,6 +24,8 @@ from tests.azure.emulator import ACCOUNT
 from tests.conformance import harnesses
 from tests.simulation.fleet import Fleet
 
+pytestmark = pytest.mark.check
+
 NOW = timedelta(0)
 LEASE = timedelta(seconds=60)
 QUICK = {  # a lease of 2 s, for services that keep their own time

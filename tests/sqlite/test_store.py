@@ -18,6 +18,8 @@ from jobq.testing.clock import VirtualClock
 from jobq_sqlite import batch_sql, journal, push_sql, queue_admin, task_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
 
+pytestmark = pytest.mark.check
+
 MONTH = 30 * 86400
 
 SETTLES: dict[str, Callable[[Delivery], Awaitable[None]]] = {

@@ -17,6 +17,8 @@ from tests import versions
 from .dist import build, faults, make_manual
 from .lock import ROOT
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -123,7 +125,11 @@ class Newcomer:
 @pytest.mark.parametrize(
     "minor",
     [
-        pytest.param(minor, marks=[] if minor == sys.version_info.minor else [pytest.mark.night], id=f"3.{minor}")
+        pytest.param(
+            minor,
+            marks=[] if minor == sys.version_info.minor else [pytest.mark.night],
+            id=f"3.{minor}",
+        )
         for minor in range(11, 15)
     ],
 )
@@ -153,6 +159,7 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     assert newcomer.types("python -m jobq --version").startswith("jobq ")
 
 
+@pytest.mark.night("installs from the index by other tools")
 @pytest.mark.parametrize("tool", ["uv", "pipx"])
 def test_it_is_a_tool_of_its_own(built: tuple[Path, Path], tmp_path: Path, tool: str) -> None:
     """`uv tool install` and `pipx run`, as a user without an environment has them."""

@@ -9,6 +9,8 @@ import pytest
 
 from .image_digests import DOCKERFILE, IMAGE, digest, pinned, place_of
 
+pytestmark = pytest.mark.check
+
 DIGEST = f"sha256:{'0a' * 32}"
 
 

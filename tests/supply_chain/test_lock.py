@@ -4,8 +4,12 @@ import re
 import tomllib
 from typing import Any
 
+import pytest
+
 from .licences import needed, page
 from .lock import ROOT, files, packages
+
+pytestmark = pytest.mark.check
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(?:\[(?P<extras>[^\]]*)\])?\s*(?P<specifier>[^;]*)(?:;\s*(?P<marker>.*))?"

@@ -12,6 +12,8 @@ from tests.cli.conftest import Jobq, eventually
 
 from .collector import Collector, attributes, collecting
 
+pytestmark = pytest.mark.check
+
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}

@@ -33,6 +33,8 @@ from tests.guardian.stage import (
     watched,
 )
 
+pytestmark = pytest.mark.check
+
 CROWD = """
 import os, signal
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))

@@ -10,6 +10,8 @@ from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from tests.postgres.support import tasks
 
+pytestmark = pytest.mark.check
+
 _FEW: Final = 1000
 _MANY: Final = 8000
 _MOST_TIMES: Final = 14.0  # measured: about 8, which is the numbers' own; a nested loop of the two has over 40

@@ -6,11 +6,15 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
+import pytest
+
 from jobq.settlement import Complete
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+
+pytestmark = pytest.mark.check
 
 _DEAD = 200_000
 

@@ -3,8 +3,12 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from jobq_sqlite.open_file import OpenFile
 from tests.sqlite.support import backend, real_file, tasks
+
+pytestmark = pytest.mark.check
 
 
 async def test_the_look_costs_nothing_worth_naming(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from jobq.submit.grid import Axis, Grid, InvalidGrid
 from jobq.submit.points import point_records
 from jobq.submit.record_sources import InputRecord, RecordSource
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.parametrize(
     ("text", "values"),

@@ -33,6 +33,8 @@ from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def deaf_port() -> Iterator[int]:

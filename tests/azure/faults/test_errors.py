@@ -18,6 +18,8 @@ from tests.azure.stage import SHORT, Stage
 from tests.command_line import Ended
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 _WRONG_KEY = "V1JPTkcta2V5LWNhbmFyeS1XUk9ORy1rZXktY2FuYXJ5LVdST05HLWtleS1jYW5hcnkhISEhISEhISEhISEhISE="
 _SIGNATURE = "sv=2021-08-06&ss=q&srt=sco&sp=raup&se=2030-01-01T00:00:00Z&sig=c2lnbmF0dXJlLWNhbmFyeQ%3D%3D"
 _SECRETS = (KEY, _WRONG_KEY, "c2lnbmF0dXJlLWNhbmFyeQ", "sig=")

@@ -30,7 +30,12 @@ async def _put_all(wire: StorageQueueClient, texts: list[str]) -> None:
     ("bad", "good"),
     [
         pytest.param(500, 50, id="500 among 50"),
-        pytest.param(10_000, 1_000, id="10,000 among 1,000", marks=[pytest.mark.night, pytest.mark.timeout(3600)]),
+        pytest.param(
+            10_000,
+            1_000,
+            id="10,000 among 1,000",
+            marks=[pytest.mark.night, pytest.mark.timeout(3600)],
+        ),
     ],
 )
 async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
@@ -61,6 +66,7 @@ async def test_hostile_among_good(stage: Stage, bad: int, good: int) -> None:
     assert sum(letter.reason == "unknown" for letter in letters) <= sum(len(text) > 60_000 for text in texts)
 
 
+@pytest.mark.night("waits for the walk over a page of letters: 31 s")
 async def test_a_message_that_cannot_be_told_does_not_hide_others(stage: Stage) -> None:
     # Azurite takes a control character and then fails each answer that would hold it, hiding what it would have told.
     wire = await stage.wire()

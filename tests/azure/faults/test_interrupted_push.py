@@ -8,6 +8,8 @@ import pytest
 from tests.azure.stage import Stage, ended
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 _LINES = 300
 
 

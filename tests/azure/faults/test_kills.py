@@ -12,6 +12,8 @@ from tests.azure import emulator
 from tests.azure.stage import SHORT, ended, eventually, staged
 from tests.support.http_proxy import ProxiedRequest
 
+pytestmark = pytest.mark.night("kills the service in the middle of work: 20 s")
+
 _KILL_AFTER = (0.12, 0.3, 0.6)  # of the tasks are done
 _WORKERS = 2
 # The lock is held by all of a task's processes and falls with the last of them: whoever finds it held overlaps (P1).

@@ -26,11 +26,17 @@ from tests.azure.emulator import Azurite
 from tests.azure.faults.gaps import NAME, PLAN, Cut, Given, Life, counted, in_each_gap
 
 _FEWER = 5  # of a long one: still each kind of gap in its turn
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.night("each verb of a batch is cut at each of its requests: minutes"),
+    pytest.mark.timeout(240),
+]
 
 
 # Of each test some of the gaps; all of them in `make night`.
-@pytest.fixture(params=[5, pytest.param(1, marks=[pytest.mark.night, pytest.mark.timeout(1800)])], ids=["some", "all"])
+@pytest.fixture(
+    params=[5, pytest.param(1, marks=[pytest.mark.night, pytest.mark.timeout(1800)])],
+    ids=["some", "all"],
+)
 def every(request: pytest.FixtureRequest) -> int:
     found: int = request.param
     return found

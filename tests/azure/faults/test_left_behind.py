@@ -22,6 +22,8 @@ from tests.azure.stage import LEASE, NOW, Stage, is_update, make_container
 from tests.process.stage import QUICK
 from tests.support.http_proxy import ProxiedRequest, Strike
 
+pytestmark = pytest.mark.check
+
 _HIDDEN: int = 6  # seconds: longer than the lease, and than what a worker waits beyond that
 
 

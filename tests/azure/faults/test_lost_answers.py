@@ -13,6 +13,8 @@ from jobq.testing.harness import DONE
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, is_renewal, is_update
 from tests.support.http_proxy import ProxiedRequest, Strike
 
+pytestmark = pytest.mark.check
+
 
 async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> None:
     # 1.3 rule 9: the receipt was rotated, the answer that held the new one is gone.

@@ -9,6 +9,8 @@ from tests.azure.stage import SHORT, Stage, ended, eventually, is_update
 from tests.support.http_proxy import Strike
 from tests.ticking import TICKS, is_alive, last_tick
 
+pytestmark = pytest.mark.check
+
 _LEASE_SECONDS = 4.0
 
 

@@ -26,6 +26,8 @@ from jobq_azure.storage.backend import StorageQueueBackend
 from tests.azure.stage import Stage
 from tests.command_line import Ended
 
+pytestmark = pytest.mark.check
+
 _SECRET = "client-secret-canary~"
 _SIGNS_IN = {
     "JOBQ_CONNECTION_STRING": "",

@@ -17,6 +17,7 @@ def _is_receive(request: ProxiedRequest) -> bool:
     return "numofmessages" in request.query and "peekonly" not in request.query
 
 
+@pytest.mark.night("waits for the longest of leases: 20 s")
 async def test_l1_a_receive_that_is_cut_short_may_have_leased_tasks(stage: Stage) -> None:
     """At the end of the last task; the worker ended with 0 while others were hidden."""
     await stage.pushed(1, "touch runs; while [ ! -e go ]; do sleep 0.1; done")

@@ -18,6 +18,8 @@ from tests.azure.journal.journal_stage import journaled, state, written
 from tests.azure.stage import LEASE, NOW, Stage
 from tests.dashboard import browser
 
+pytestmark = pytest.mark.check
+
 _SECONDS = 20
 
 

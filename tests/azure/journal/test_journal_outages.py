@@ -26,6 +26,8 @@ from tests.azure.journal.journal_stage import journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, SHORT, Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 SETTINGS = Settings(scheduled_events="off", poll_max=timedelta(seconds=1))
 
 

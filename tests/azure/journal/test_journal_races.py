@@ -24,6 +24,8 @@ from tests.azure.journal.journal_stage import another, journaled, key_of, state,
 from tests.azure.stage import LEASE, NOW, Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 GOOD = TaskResult(exit_code=0)
 FIRST = FencingNumber(1, 0, 1)
 

@@ -23,6 +23,8 @@ from tests.azure.journal.journal_stage import another, journaled, key_of, record
 from tests.azure.stage import LEASE, NOW, Stage, eventually
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 GOOD = TaskResult(exit_code=0)
 
 

@@ -22,6 +22,8 @@ from tests.azure.ledger.ledger_stage import NAME, SOON, THEN, drained, finished,
 from tests.azure.stage import LEASE, NOW, Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 async def test_a_message_that_is_there_twice_runs_once(stage: Stage) -> None:
     queue = await ledgered(stage)

@@ -23,7 +23,7 @@ from tests.azure.ledger.ledger_stage import SOON, THEN, drained, finished, ledge
 from tests.azure.stage import LEASE, NOW, Stage
 from tests.support.http_proxy import Strike
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.check, pytest.mark.timeout(120)]
 
 
 def _tasks(count: int) -> list[Task]:

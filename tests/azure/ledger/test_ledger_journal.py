@@ -16,7 +16,7 @@ from tests.azure.stage import LEASE, NOW, Stage
 if TYPE_CHECKING:
     from jobq_azure.table_journal.note import Note
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.check, pytest.mark.timeout(120)]
 LATER = timedelta(minutes=10)
 BACK: list[Settlement] = [Requeue(Counters(failures=1, ends=1), LATER), Release(LATER)]
 

@@ -23,6 +23,8 @@ from tests.azure.stage import LEASE, NOW, Stage, make_container
 from tests.process.stage import QUICK
 from tests.support.http_proxy import HttpProxy, Strike
 
+pytestmark = pytest.mark.check
+
 _TIMES = 8  # more than twice what a task may crash
 
 

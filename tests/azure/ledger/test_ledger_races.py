@@ -29,7 +29,7 @@ from tests.azure.ledger.sites import Site, sited
 from tests.azure.stage import LEASE, NOW, Stage
 
 _TIMES: Final = 20
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.night("races of many on Azurite: 30 s"), pytest.mark.timeout(240)]
 
 
 @pytest.fixture

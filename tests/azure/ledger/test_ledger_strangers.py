@@ -129,6 +129,7 @@ async def test_who_signs_a_repeated_push_anew_makes_no_other_task(stage: Stage) 
     await finished(queue)
 
 
+@pytest.mark.night("waits for leases of Azurite: 37 s")
 @pytest.mark.parametrize("has_ended", [False, True])
 async def test_a_message_that_says_that_its_payload_is_lost_takes_no_task_away(stage: Stage, has_ended: bool) -> None:
     """What it holds cannot be compared, so it is the task until the real one comes."""

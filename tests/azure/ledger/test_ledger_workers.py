@@ -18,10 +18,13 @@ from tests.azure.ledger.sites import Site, sited
 from tests.azure.stage import Stage
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 _TABLES: Final = {"JOBQ_JOURNAL": "tables"}
 _COMMAND: Final = 'sleep 0.1; echo "$JOBQ_TASK_ID" >> done; test "$JOBQ_TASK_ID" != s7.7 || exit 3'
 
 
+@pytest.mark.night("kills of many workers: 16 s")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("count", "kills"), [(60, 8), pytest.param(300, 60, marks=pytest.mark.night)])
 async def test_workers_are_killed_and_the_sum_holds(azurite: Azurite, tmp_path: Path, count: int, kills: int) -> None:

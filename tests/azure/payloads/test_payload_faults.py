@@ -23,6 +23,8 @@ from tests.azure.payloads.payload_stage import LARGE, blobs_of, delete_blobs, la
 from tests.azure.stage import LEASE, NOW, SHORT, Stage, eventually, make_container
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 async def test_payload_that_is_gone_ends_as_dead_letter_and_harms_nobody(stage: Stage) -> None:
     await push_as_cli(stage, [large_task()])

@@ -27,6 +27,8 @@ from tests.azure.payloads.payload_stage import blobs_of, delete_blobs, large_tas
 from tests.azure.stage import LEASE, NOW, Stage, make_container
 from tests.support.http_proxy import Strike
 
+pytestmark = pytest.mark.check
+
 
 async def test_a_large_task_comes_back_whole_and_its_blob_goes_with_it(stage: Stage) -> None:
     task = large_task()

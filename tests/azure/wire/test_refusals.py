@@ -16,6 +16,8 @@ from jobq_azure.storage.queue_client import StorageQueueClient
 from tests.azure.emulator import ACCOUNT, connection_string
 from tests.azure.wire.raw_service import DONE, RECEIPT, Cut, Late, RawService, Reply, answer, messages, refusal, serving
 
+pytestmark = pytest.mark.check
+
 VERBS: Final[dict[str, Callable[[StorageQueueClient], Awaitable[object]]]] = {
     "put": lambda wire: wire.put("text"),
     "get": lambda wire: wire.get(1, 30),

@@ -10,7 +10,7 @@ from tests.cli.conftest import Jobq, eventually
 from tests.cli.display.conftest import WAIT, Opened, release
 from tests.cli.terminals import Terminal
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 
 
 def test_terminal_that_takes_nothing_delays_no_task(jobq: Jobq, opened: Opened) -> None:

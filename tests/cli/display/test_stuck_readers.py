@@ -17,6 +17,8 @@ import pytest
 from jobq.task import Task
 from tests.cli.conftest import DEADLINE_SECONDS, Jobq, eventually
 
+pytestmark = pytest.mark.check
+
 _SMALL: Final = 4096
 
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import Jobq, eventually, read_job_log
 from tests.cli.terminals import read_to_end
 from tests.guardian.stage import worker_below
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 
 
 def test_all_succeed(jobq: Jobq) -> None:

@@ -10,7 +10,7 @@ import pytest
 from jobq.submit.argument_template import ArgumentWords, with_slot
 from tests.cli.conftest import Jobq, read_job_log
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 
 SHOW = ("printf", "%s\\0")  # the program, not the shell's own
 

@@ -21,7 +21,7 @@ from tests.cli.conftest import Jobq, eventually
 from tests.cli.terminals import read_to_end
 from tests.guardian.stage import worker_below
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 
 
 def results(folder: Path) -> dict[str, dict[str, object]]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Jobq, eventually, read_job_log
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 
 
 def test_points_are_run_with_words_or_variables(jobq: Jobq) -> None:

@@ -16,7 +16,7 @@ from jobq.cli.localrun.input_feed import line_of
 from tests.cli.conftest import Jobq, eventually, read_job_log
 from tests.guardian.stage import guardian_below, worker_below
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.check, pytest.mark.usefixtures("leaves_nothing")]
 SHORT = {"JOBQ_VISIBILITY_TIMEOUT": "10s"}  # what a SIGKILL leaves leased comes back soon
 
 
@@ -88,6 +88,7 @@ def test_ctrl_c_then_resume(jobq: Jobq) -> None:
     assert sorted(int(row[0]) for row in read_job_log(jobq.folder / "log")) == list(range(1, 31))
 
 
+@pytest.mark.night("kills anywhere in a run: 12 s")
 @pytest.mark.parametrize("victim", ["worker", "guardian", "watcher"])
 def test_sigkill_then_resume(jobq: Jobq, victim: str) -> None:
     """S1, P2: what a killed run had begun dies with it and starts again once its lease has run out."""

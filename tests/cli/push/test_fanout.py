@@ -12,6 +12,8 @@ import pytest
 from tests.cli.conftest import Jobq
 from tests.cli.push.shells import HOSTILE, said_by
 
+pytestmark = pytest.mark.check
+
 
 def lines_of(jobq: Jobq) -> list[str]:
     return [task.argv[-1] for task in jobq.waiting() if task.argv]

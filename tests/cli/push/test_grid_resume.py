@@ -39,6 +39,7 @@ def killed_and_run_again(jobq: Jobq, push: tuple[str, ...], kills: int, seconds:
     assert last.wait(1500) == 0
 
 
+@pytest.mark.night("kills anywhere in 30,000 points: 18 s")
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize(
     ("count", "kills", "seconds"),

@@ -15,6 +15,8 @@ import pytest
 from jobq.submit import pusher
 from tests.cli.conftest import Jobq, eventually
 
+pytestmark = pytest.mark.check
+
 _ENDS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 

@@ -16,6 +16,8 @@ from jobq.cli.submit.resumable_push import _fingerprint
 from jobq.submit.input_lines import TaskOptions
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 SHORT = {
     "JOBQ_ALLOW_SHORT_LEASE": "1",
     "JOBQ_LEASE_TTL": "2s",

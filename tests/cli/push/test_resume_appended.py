@@ -16,6 +16,8 @@ from tests.cli.conftest import Jobq
 if TYPE_CHECKING:
     from subprocess import Popen
 
+pytestmark = pytest.mark.check
+
 PUSH = ("demo", "push", "--resume", "n", "f")
 
 

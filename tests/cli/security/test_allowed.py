@@ -14,6 +14,8 @@ from jobq.settlement import Requeue
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 LISTS = {
     "allow_commands": ("train", "/opt/eval", r"^sleep \d+", r"^echo [a-z ]*"),
     "allow_calls": ("package.train:run",),

@@ -17,7 +17,7 @@ from jobq.task import Task
 from tests.cli.conftest import Jobq, eventually
 from tests.guardian.stage import worker_below
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no /proc")
+pytestmark = [pytest.mark.check, pytest.mark.skipif(sys.platform != "linux", reason="macOS has no /proc")]
 
 CANARY = f"canary-{secrets.token_hex(8)}"  # of this run of the tests: others may start workers just now
 SECRETS = {"AZURE_CLIENT_SECRET": CANARY, "JOBQ_HTTP_TOKEN": CANARY}

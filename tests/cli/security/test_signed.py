@@ -13,6 +13,8 @@ from jobq.signing.keys import KeyFile, SigningKey
 from jobq.task import Task
 from tests.cli.conftest import Jobq
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def key(jobq: Jobq) -> SigningKey:

@@ -24,6 +24,8 @@ from jobq.task import Outcome, OutcomeKind
 from tests.process import callbacks
 from tests.process.stage import QUICK, alive, until_true
 
+pytestmark = pytest.mark.check
+
 Kwargs = dict[str, Any]
 
 

@@ -16,6 +16,8 @@ from jobq.server.shares import FairShare
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer, running
 
+pytestmark = pytest.mark.check
+
 MIB: Final = 1024 * 1024
 _HEAD: Final = (
     "POST /api/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer {}\r\n"

@@ -15,6 +15,8 @@ from jobq.spec import resolve
 from tests.cli.conftest import Jobq, eventually
 from tests.service.server import HttpServer, running
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture
 def jobq(tmp_path: Path) -> Jobq:

@@ -7,6 +7,8 @@ import pytest
 from tests.cli.conftest import Jobq
 from tests.service.server import HttpServer, running
 
+pytestmark = pytest.mark.check
+
 ROLES = {"pushes": ("enqueue",), "works": ("lease", "settle"), "counts": ("watch",), "looks": ("view",)}
 ROLES |= {"reads": ("read",), "tends": ("operate", "view")}
 _BATCH = "a batch of its owner's"

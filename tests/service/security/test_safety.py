@@ -17,6 +17,8 @@ from jobq.task import Task
 from tests.fork_server import forked
 from tests.service.server import HttpServer, running
 
+pytestmark = pytest.mark.check
+
 CLAIM = {"lease_seconds": 30.0}
 
 
