@@ -178,22 +178,6 @@ class Settings(Checked):
         unset="none",
         accepts="names or patterns such as PARAM_*, separated by commas",
     )
-    webhook_secret: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "Signs what a worker sends to `push --notify` addresses (Standard Webhooks); two while it is replaced.",
-        default=(),
-        unset="notices go unsigned",
-        accepts="whsec_ and base64, separated by commas",
-        is_secret=True,
-    )
-    notify_hosts: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "The only hosts to which a worker sends notices; one that is limited otherwise (JOBQ_ALLOW_COMMANDS,"
-        " JOBQ_ALLOW_CALLS, JOBQ_REQUIRE_SIGNED=on) sends none to others.",
-        default=(),
-        unset="any, or none where the worker is limited",
-        accepts="names of hosts, separated by commas",
-    )
     require_signed: Literal["off", "warn", "on"] = kinds.setting(
         kinds.one_of("off", "warn", "on"),
         "Whether a worker runs only tasks that a key of JOBQ_TRUSTED_KEYS has signed for its queue; warn = it runs"

@@ -386,9 +386,6 @@ class BatchPlan(Body):
             description="Tasks, each as the JSON of one with its version, that are added when a round has finished.",
         ),
     ] = []
-    notify: Annotated[
-        list[str], Field(max_length=MOST_THEN, description="Addresses that are told of the end of each round.")
-    ] = []
 
 
 class NewLease(Body):

@@ -109,20 +109,12 @@ def check_sources(
         )
 
 
-def check_batch(name: str | None, *, stays_open: bool, then: Sequence[str], notify: Sequence[str]) -> None:
+def check_batch(name: str | None, *, stays_open: bool, then: Sequence[str]) -> None:
     """Raise UsageError for a name that no batch can have, and for what is about one where there is none."""
     from jobq.formats.task_ids import BATCH  # noqa: PLC0415 - --help must not pay for it
 
-    if name is None and (stays_open or then or notify):
-        raise click.UsageError("--open, --then and --notify are about a batch: name it with --batch NAME")
-    if notify:
-        from jobq.notify import check_address  # noqa: PLC0415 - as above
-
-        for url in notify:
-            try:
-                check_address(url)
-            except ValueError as error:
-                raise click.UsageError(f"--notify: {url[:80]!r} {error}") from None
+    if name is None and (stays_open or then):
+        raise click.UsageError("--open and --then are about a batch: name it with --batch NAME")
     if name is not None and not BATCH.fullmatch(name):
         raise click.UsageError(
             f"--batch: {name!r:.80} is no name of 1 to 64 letters, digits or ._- that begins with a letter or digit"

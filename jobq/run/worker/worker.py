@@ -20,7 +20,6 @@ from jobq.resources.offer import Offer
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
-from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnBytes, OnLine, Runner
 from jobq.run.attempt.settle import Settled
@@ -271,7 +270,7 @@ class Worker:
             grants=self._grants,
             output_reader=self._host.output_reader,
         )
-        return NoticeRunner(self._adapt(commands), commands, self._backend, self._settings)
+        return self._adapt(commands)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until asked to stop or nothing is left; then see the attempts to their end."""
