@@ -44,7 +44,7 @@ SHAPES: Final = (
     ((4, 0, 32), 50),
     ((16, 4, 60), 5),
 )
-RULES: Final = {  # the share of --reserve, and after how many seconds of being overtaken
+RULES: Final = {  # the share of its life that a machine may idle, and after how many seconds of being overtaken
     "no reservation": (0.0, 3600.0),
     "after an hour, 5 %": (0.05, 3600.0),
     "at once, 5 %": (0.05, 0.0),
@@ -95,7 +95,7 @@ class Simulation:
     """A queue and its workers.
 
     Args:
-        share: of --reserve.
+        share: of its life that each machine may idle to make room.
         jobs: that come, in their order.
     """
 

@@ -90,16 +90,6 @@ class Settings(Checked):
         default=(),
         unset="none",
     )
-    pin: bool = kinds.setting(
-        kinds.switch,
-        "Binds each task that asks for whole processors to as many of those that the worker may use.",
-        default=False,
-    )
-    reserve: float = kinds.setting(
-        kinds.share,
-        "For what part of its life a worker's machine may idle to make room for a task that has none.",
-        default=0.05,
-    )
     num_retries: int = kinds.setting(kinds.count(0), "Retries after a failure that `push` gives to a task.", default=3)
     on_exit: tuple[str, ...] = kinds.setting(
         kinds.words,

@@ -41,9 +41,7 @@ def asked_of(_context: click.Context, parameter: click.Parameter, given: Any) ->
 
 
 CPUS: Final = click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs: 4 or 0.5.")
-GPUS: Final = click.option(
-    "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
-)
+GPUS: Final = click.option("--gpus", metavar="N", callback=asked_of, help="GPUs that each needs.")
 MEM: Final = click.option(
     "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
 )
