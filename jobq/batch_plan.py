@@ -1,12 +1,11 @@
-"""What who begins a batch says of it: what is run, and who is told, when a round of it has finished."""
+"""What who begins a batch says of it: what is run when a round of it has finished."""
 
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, replace
 from typing import Final, Self
 
-from jobq import notify
 from jobq.errors import MalformedTask
 from jobq.formats import task_fields
 from jobq.formats.lazy_dataclass import dataclass
@@ -15,7 +14,6 @@ from jobq.task import MAX_BODY_BYTES, Task
 MOST_TEMPLATE_CHARACTERS: Final = 4096
 MOST_THEN: Final = 16  # tasks, and as many bytes together as one task may have: each look at the batch reads them
 _THEN: Final = "jobq.then"
-_NOTIFY: Final = "jobq.notify"
 _UNREADABLE: Final = "is kept in a form that this jobq does not know; a newer one has begun the batch"
 MOST_ROUND: Final = 10**9 - 1  # as many as a message has room for (wire_v3)
 _FIRST_OTHER: Final = 10**6  # more than a batch has rounds
@@ -28,12 +26,10 @@ class Plan:
     Attributes:
         template: what its tasks run, for people.
         then: bodies of tasks that are added to the queue, not to the batch, when a round of it has finished.
-        notify: addresses that are told of it then (`jobq.notify`); may hold secrets (A5).
     """
 
     template: str = ""
     then: tuple[str, ...] = ()
-    notify: tuple[str, ...] = field(default=(), repr=False)
 
     def encode(self) -> str:
         """Return it as ASCII text, for a store."""
@@ -48,12 +44,12 @@ class Plan:
         """
         try:
             fields = json.loads(text)
-            template, lists = fields.get("template", ""), [fields.get(name, []) for name in ("then", "notify")]
+            template, then = fields.get("template", ""), fields.get("then", [])
         except (ValueError, AttributeError):
             raise MalformedTask(_UNREADABLE, "plan") from None
-        if not isinstance(template, str) or not all(map(_are_texts, lists)):
+        if not isinstance(template, str) or not _are_texts(then):
             raise MalformedTask(_UNREADABLE, "plan")
-        return cls(template=template, then=tuple(lists[0]), notify=tuple(lists[1]))
+        return cls(template=template, then=tuple(then))
 
     def with_later(self, later: "Plan") -> "Plan":
         """Return the plan of a batch that somebody else has begun, once a later one has said more.
@@ -66,23 +62,21 @@ class Plan:
         if more and self.then and any(Task.decode(body.encode()).work for body in (*self.then, *more)):
             raise MalformedTask("was signed as another push has: say with one push what is to be run then", "then")
         then = (*self.then, *more)
-        told = tuple(dict.fromkeys((*self.notify, *later.notify)))
-        if len(then) > MOST_THEN or len(told) > MOST_THEN or sum(map(len, then)) > MAX_BODY_BYTES:
-            raise MalformedTask("is more than is kept, with what others have said", "then" if more else "notify")
-        return Plan(template=later.template or self.template, then=then, notify=told)
+        if len(then) > MOST_THEN or sum(map(len, then)) > MAX_BODY_BYTES:
+            raise MalformedTask("is more than is kept, with what others have said", "then")
+        return Plan(template=later.template or self.template, then=then)
 
     def is_more_than(self, former: "Plan") -> bool:
-        """Return whether something is to be run or told of which a former plan knows nothing."""
+        """Return whether something is to be run of which a former plan knows nothing."""
         known = {_content(body) for body in former.then}
-        return any(_content(body) not in known for body in self.then) or not set(self.notify) <= set(former.notify)
+        return any(_content(body) not in known for body in self.then)
 
     def tasks(self, name: str, number: int) -> list[Task]:
         """Return the tasks that are added when a round has finished, always the same ids for the same round.
 
         Where an id of these is known (anybody may push one), the task is added `under_another_id`, in the same step.
         """
-        then = [_then(body, name, number, place) for place, body in enumerate(self.then)]
-        return [*then, *(_telling(name, number, place) for place in range(len(self.notify)))]
+        return [_then(body, name, number, place) for place, body in enumerate(self.then)]
 
     def checked(self, name: str) -> Self:
         """Return the plan itself, of a batch of this name, if what it says can be kept, and queued as a pushed task is.
@@ -112,13 +106,6 @@ class Plan:
                 _then(body, name, MOST_ROUND, place).checked()
             except MalformedTask as error:
                 raise MalformedTask(error.what, f"then.{place}" + (f".{error.where}" if error.where else "")) from None
-        if len(self.notify) > MOST_THEN:
-            raise MalformedTask(f"has {len(self.notify)} addresses, at most {MOST_THEN} are told of an end", "notify")
-        for place, url in enumerate(self.notify):
-            try:
-                notify.check_address(url)
-            except ValueError as error:
-                raise MalformedTask(str(error), f"notify.{place}") from None
         return self
 
 
@@ -138,18 +125,6 @@ def under_another_id(task: Task) -> Task:
     return task.copied({"id": f"{base}.{number}", "work": work})
 
 
-def _telling(name: str, number: int, place: int) -> Task:
-    """Return the task that tells an address of the end of a round; what it sends, its worker reads from the batch."""
-    return Task.new(
-        call=notify.CALL,
-        kwargs={"batch": name, "round": number, "place": place},
-        id=f"{_base(name, place, _NOTIFY)}.{number}",
-        budgets={"retries": notify.RETRIES},
-        on_exit=[f"{notify.GONE_EXIT}=fail"],
-        created=None,  # the same each time
-    )
-
-
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
@@ -162,8 +137,8 @@ def _then(body: str, name: str, number: int, place: int) -> Task:
     return task.copied({"id": f"{base}.{number}", "work": work})
 
 
-def _base(name: str, place: int, prefix: str = _THEN) -> str:
-    return f"{prefix}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
+def _base(name: str, place: int) -> str:
+    return f"{_THEN}.{name}" + (f":{place}" if place else "")  # no name of a batch holds a colon
 
 
 def named_for_end(name: str, tasks: Sequence[Task]) -> list[Task]:

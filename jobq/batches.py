@@ -132,27 +132,6 @@ class Member:
     params: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundNotice:
-    """What is to be told of the end of a round.
-
-    Attributes:
-        addresses: to which.
-        round: that has finished.
-    """
-
-    addresses: tuple[str, ...] = field(repr=False)
-    round: Round
-
-    @classmethod
-    def of(cls, name: str, number: int, plan: Plan, rounds: Sequence[Round]) -> Self:
-        """Return that of a round; raises BatchNotFound where no such round has finished, or so long ago."""
-        for each in rounds:
-            if each.number == number:
-                return cls(addresses=plan.notify, round=each)
-        raise BatchNotFound(f"nothing is known of an end of round {number} of batch {name!r}")
-
-
 class Batches(Protocol):
     """The batches of one queue. What every verb may raise is what the backend's own verbs raise.
 
@@ -189,10 +168,6 @@ class Batches(Protocol):
         One that has ended, and that nobody has finished (who ended the last task died), it finishes, where this user
         may write: else who only waits would wait for a worker. It is a read in all other cases.
         """
-        ...
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round; raises BatchNotFound also where that has not finished."""
         ...
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
@@ -277,7 +252,7 @@ def check_too_late(name: str, state: BatchState, said: Plan, former: Plan) -> No
     """Raise BatchSealed for a plan that says more of a batch than is known, which nobody would hear any more."""
     if state is not BatchState.OPEN and said.is_more_than(former):
         error = sealed(name, state)
-        error.add_note("what is to be run or told at its end (--then, --notify) has to be said before")
+        error.add_note("what is to be run at its end (--then) has to be said before")
         raise error
 
 

@@ -114,7 +114,7 @@ class Queue:
             batch = [task if task.trace_context else task.copied({"trace_context": context}) for task in batch]
         return await Pusher(self.backend).push(batch)
 
-    def batch(self, name: str, *, then: Iterable[Task | str] = (), notify: Iterable[str] = ()) -> "BatchHandle":
+    def batch(self, name: str, *, then: Iterable[Task | str] = ()) -> "BatchHandle":
         """Return a batch, new or not: `async with queue.batch("s7") as batch: await batch.push(tasks)`.
 
         Entered, it is begun if it is not there, and left without an error it is sealed.
@@ -122,7 +122,6 @@ class Queue:
         Args:
             name: 1 to 64 letters, digits or ._- that begin with a letter or digit.
             then: tasks, or commands, that are queued once all of its tasks have ended, after each round.
-            notify: addresses that a worker tells of it then (`jobq.notify`).
 
         Raises:
             ConfigurationError: this queue keeps no batches, or the name is none.
@@ -132,12 +131,12 @@ class Queue:
         from jobq.submit.batch_end import begun  # noqa: PLC0415 - as above
         from jobq.submit.pusher import signed  # noqa: PLC0415 - as above
 
-        after, told = tasks_of(list(then)), tuple(notify)
+        after = tasks_of(list(then))
 
         async def begin(name: str, plan: Plan) -> "Batch":
             signed_ones = await signed(self.backend, named_for_end(name, after))
             bodies = tuple(task.encode().decode() for task in signed_ones)
-            plan = plan.with_later(Plan(then=bodies, notify=told))
+            plan = plan.with_later(Plan(then=bodies))
             return await begun(self.backend, name, plan)
 
         return BatchHandle(name, self.backend, begin, self._push, Plan())

@@ -131,16 +131,6 @@ def _tags(value: Any) -> tuple[str, ...]:
     return tuple(request.tag(each) for each in words.read(value))
 
 
-def _share(value: Any) -> float:
-    try:
-        found = float(value[:-1]) / 100 if isinstance(value, str) and value.endswith("%") else float(value)
-    except (TypeError, ValueError):
-        found = -1.0
-    if not 0.0 <= found <= 1.0:
-        raise ValueError(f"{value!r:.80} is no share from 0 to 1, or from 0% to 100%")
-    return found
-
-
 def _duration(value: Any) -> timedelta:
     if isinstance(value, str):
         return durations.parse(value)
@@ -213,5 +203,4 @@ offered_cpus: Final = SettingKind(_offered_cpus, "auto, or a number: 12, 0.5")
 offered_gpus: Final = SettingKind(_offered_gpus, "auto, or indices or ids, separated by commas")
 offered_memory: Final = SettingKind(_offered_memory, "auto, or a size: 512M, 2G")
 tags: Final = SettingKind(_tags, "tags, separated by commas")
-share: Final = SettingKind(_share, "a share: 0.05, 5%")
 journal_place: Final = SettingKind(_journal, "auto, off, tables or tables://ACCOUNT")

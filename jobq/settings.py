@@ -90,16 +90,6 @@ class Settings(Checked):
         default=(),
         unset="none",
     )
-    pin: bool = kinds.setting(
-        kinds.switch,
-        "Binds each task that asks for whole processors to as many of those that the worker may use.",
-        default=False,
-    )
-    reserve: float = kinds.setting(
-        kinds.share,
-        "For what part of its life a worker's machine may idle to make room for a task that has none.",
-        default=0.05,
-    )
     num_retries: int = kinds.setting(kinds.count(0), "Retries after a failure that `push` gives to a task.", default=3)
     on_exit: tuple[str, ...] = kinds.setting(
         kinds.words,
@@ -177,22 +167,6 @@ class Settings(Checked):
         default=(),
         unset="none",
         accepts="names or patterns such as PARAM_*, separated by commas",
-    )
-    webhook_secret: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "Signs what a worker sends to `push --notify` addresses (Standard Webhooks); two while it is replaced.",
-        default=(),
-        unset="notices go unsigned",
-        accepts="whsec_ and base64, separated by commas",
-        is_secret=True,
-    )
-    notify_hosts: tuple[str, ...] = kinds.setting(
-        kinds.words,
-        "The only hosts to which a worker sends notices; one that is limited otherwise (JOBQ_ALLOW_COMMANDS,"
-        " JOBQ_ALLOW_CALLS, JOBQ_REQUIRE_SIGNED=on) sends none to others.",
-        default=(),
-        unset="any, or none where the worker is limited",
-        accepts="names of hosts, separated by commas",
     )
     require_signed: Literal["off", "warn", "on"] = kinds.setting(
         kinds.one_of("off", "warn", "on"),

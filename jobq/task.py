@@ -152,7 +152,7 @@ class Task(Checked):
         generation: raised by each requeue (S3).
         trace_context: W3C `traceparent`, `tracestate`, `baggage` of the submitter.
         batch: the name of the batch that it belongs to (`jobq.batches`); its body does not say so, the queue does.
-        resources: what it asks of a machine; `new` takes cpus, gpus and mem as well: 4, 0.25, "12G".
+        resources: what it asks of a machine; `new` takes cpus, gpus and mem as well: 0.25, 1, "12G".
         needs: the tags that a worker must have, all of them.
         params: texts and numbers by name, 4 KiB at most, which a table of results shows; likewise.
         work: its text as a producer has signed it, which all else but the counters comes from; None = nobody has.

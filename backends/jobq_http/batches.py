@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jobq.batch_plan import Plan
-from jobq.batches import MOST_LISTED, Batch, Member, Round, RoundNotice, checked_name, findable_name
+from jobq.batches import MOST_LISTED, Batch, Member, checked_name, findable_name
 
 Ask = Callable[..., Awaitable[Any]]
 
@@ -27,10 +27,7 @@ class HttpBatches:
     async def begin(self, name: str, plan: Plan) -> Batch:
         """Open one, or say more of it."""
         plan.checked(checked_name(name))
-        said: dict[str, object] = {"template": plan.template, "then": list(plan.then)}
-        if plan.notify:  # which a service of the version before does not know
-            said["notify"] = list(plan.notify)
-        return await self._changed("PUT", name, "", said)
+        return await self._changed("PUT", name, "", {"template": plan.template, "then": list(plan.then)})
 
     async def seal(self, name: str) -> Batch:
         """Let it take no more tasks."""
@@ -47,11 +44,6 @@ class HttpBatches:
     async def find(self, name: str) -> Batch:
         """Return it, counted."""
         return Batch.of_fields(await self._ask("GET", _path(name)))
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        answer = await self._ask("GET", f"{_path(name)}/notice", query={"round": str(number)})
-        return RoundNotice(addresses=tuple(answer["addresses"]), round=Round(**answer["round"]))
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name, MOST_LISTED at most."""

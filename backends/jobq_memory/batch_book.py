@@ -12,7 +12,6 @@ from jobq.batches import (
     BatchState,
     Member,
     Round,
-    RoundNotice,
     check_too_late,
     counts_of,
     missing,
@@ -143,11 +142,6 @@ class BatchBook:
         """Return it, counted, with its rate."""
         held = self._found(name)
         return replace(self._seen(held), rate=self._rate(held))
-
-    def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        held = self._found(name)
-        return RoundNotice.of(name, number, held.plan, held.rounds)
 
     def list(self, after: str, limit: int, *, unfinished: bool) -> Sequence[Batch]:
         """Return some, by name."""

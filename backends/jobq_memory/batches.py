@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jobq.batch_plan import Plan
-from jobq.batches import Batch, Member, RoundNotice, checked_name
+from jobq.batches import Batch, Member, checked_name
 from jobq_memory.router import Router
 
 
@@ -42,11 +42,6 @@ class MemoryBatches:
         """Return it, counted."""
         with self._router.opened(self._queue) as store:
             return store.batches.find(name)
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        with self._router.opened(self._queue) as store:
-            return store.batches.notice(name, number)
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""

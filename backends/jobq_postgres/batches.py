@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from jobq.batch_plan import Plan
-from jobq.batches import Batch, BatchState, Member, RoundNotice, check_too_late, checked_name, missing, rounds_of
+from jobq.batches import Batch, BatchState, Member, check_too_late, checked_name, missing
 from jobq.errors import JobqError
 from jobq_postgres import advance, batch_rows
 from jobq_postgres.batch_push import KEEP_PUSHES_OUT
@@ -18,7 +18,6 @@ _BEGIN: Final = """
 """
 _LOOK: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2"
 HOLD: Final = "SELECT batch_id, state, plan FROM jobq.batch WHERE queue_id = $1 AND name = $2 FOR UPDATE"
-_NOTICE: Final = "SELECT plan, rounds FROM jobq.batch WHERE queue_id = $1 AND name = $2"
 _PLAN: Final = "UPDATE jobq.batch SET plan = $2 WHERE batch_id = $1"
 _SEAL: Final = "UPDATE jobq.batch SET state = 'sealed', sealed_at = clock_timestamp() WHERE batch_id = $1"
 _CANCEL: Final = "UPDATE jobq.batch SET is_canceled = true WHERE batch_id = $1"
@@ -89,14 +88,6 @@ class PostgresBatches:
             await links.advance(number)  # as far as this role may
             found = await self._found(links, name, batch_rows.find_with_rate)
         return found
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        links = await self._links()
-        row = await links.look(lambda connection: connection.fetchrow(_NOTICE, links.queue, name))
-        if row is None:
-            raise missing(name)
-        return RoundNotice.of(name, number, Plan.decode(row["plan"]), rounds_of(row["rounds"]))
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""

@@ -15,7 +15,6 @@ from jobq.batches import (
     Batch,
     BatchState,
     Member,
-    RoundNotice,
     check_too_late,
     counts_of,
     missing,
@@ -72,16 +71,16 @@ _NOTE: Final = "INSERT OR IGNORE INTO outbox (batch_id) VALUES (?)"
 # Of the ids that `Plan.tasks` makes those of the first place, and those of the others: no name holds a colon, but some
 # begin as others do and go on with a dot.
 _OF_ITS_ENDS: Final = (
-    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > '{0}.' || name || '.'"
-    " AND id < '{0}.' || name || '/' AND substr(id, length('{0}.' || name || '.') + 1) NOT GLOB '*[^0-9]*')"
-    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > '{0}.' || name || ':'"
-    " AND id < '{0}.' || name || ';')"
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > 'jobq.then.' || name || '.'"
+    " AND id < 'jobq.then.' || name || '/' AND substr(id, length('jobq.then.' || name || '.') + 1) NOT GLOB '*[^0-9]*')"
+    " AND NOT EXISTS (SELECT 1 FROM task WHERE task.queue_id = batch.queue_id AND id > 'jobq.then.' || name || ':'"
+    " AND id < 'jobq.then.' || name || ';')"
 )
 _FORGET: Final = (
     "DELETE FROM batch WHERE queue_id = ? AND coalesce(finished_at, created_at) < ?"  # noqa: S608 - as above
     " AND NOT EXISTS (SELECT 1 FROM task WHERE task.batch_id = batch.batch_id)"
-    # Of another batch by this name, what was run at the end of this one, or told, would be known.
-    f"{_OF_ITS_ENDS.format('jobq.then')}{_OF_ITS_ENDS.format('jobq.notify')}"
+    # Of another batch by this name, what was run at the end of this one would be known.
+    f"{_OF_ITS_ENDS}"
 )
 _OPEN: Final = "UPDATE batch SET state = 'open', sealed_at = NULL, is_canceled = 0 WHERE batch_id = ?"
 _NEXT_ROUND: Final = "UPDATE batch SET round = round + 1, finished_at = NULL WHERE batch_id = ? AND state = 'finished'"
@@ -138,12 +137,6 @@ def find_with_rate(database: sqlite3.Connection, queue: int, name: str, now: Now
     values = {"queue": queue, "batch": row[0], "since": since, "most": PACE_TASKS}
     count, first = database.execute(LATELY, values).fetchone()
     return replace(batch, rate=pace(count, None if first is None else now.wall - first))
-
-
-def notice(database: sqlite3.Connection, queue: int, name: str, number: int) -> RoundNotice:
-    """Return what is to be told of the end of a round; raises BatchNotFound."""
-    row = _row(database, queue, name)
-    return RoundNotice.of(name, number, Plan.decode(row[5]), rounds_of(row[10]))
 
 
 def listed(

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from jobq.batch_plan import Plan
-from jobq.batches import Batch, Member, RoundNotice, checked_name
+from jobq.batches import Batch, Member, checked_name
 from jobq.errors import JobqError
 from jobq_sqlite import batch_sql
 from jobq_sqlite.connection import Link, T
@@ -77,10 +77,6 @@ class SqliteBatches:
             except JobqError as error:  # such as AccessDenied
                 _log.debug("the end of batch %s is left to who may write: %s", name, error)
         return found
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        return await self._read(lambda database, queue, _now: batch_sql.notice(database, queue, name, number))
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name."""

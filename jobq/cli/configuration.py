@@ -114,8 +114,6 @@ _OPTIONS: Final = frozenset(
         "offer_gpus",
         "offer_memory",
         "tags",
-        "pin",
-        "reserve",
         "num_retries",
         "max_crashes",
         "max_preemptions",

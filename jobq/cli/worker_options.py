@@ -56,14 +56,6 @@ _OFFER: Final = (
         "--tag", "tags", metavar="TAG", multiple=True, callback=setting_of, default="none",
         text="Take tasks that need this tag (push --needs), too; may be repeated.",
     ),
-    click.option(
-        "--pin", is_flag=True, flag_value="yes",
-        help="Bind each task that asks for whole processors to as many, and to none of those of another.",
-    ),
-    option(
-        "--reserve", metavar="SHARE", callback=setting_of, default="5%",
-        text="For what part of its life the machine may idle to make room for a task that has none; 0 = never.",
-    ),
 )  # fmt: skip
 
 

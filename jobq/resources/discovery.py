@@ -51,21 +51,6 @@ def found_cpus(root: Path = ROOT) -> tuple[int, str]:
     return max(1, math.floor(least)) * UNIT, why
 
 
-def found_cpu_ids(root: Path = ROOT) -> tuple[int, ...]:
-    """Return the processors that this process may use, neighbours together: by node, then by core."""
-    nodes = {}
-    for folder in root.glob("sys/devices/system/node/node[0-9]*"):
-        for cpu in _numbers(_text(folder / "cpulist").strip()):
-            nodes[cpu] = int(folder.name.removeprefix("node"))
-
-    def place(cpu: int) -> tuple[int, int, int, int]:
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        package, core = (_number(topology / name) or 0 for name in ("physical_package_id", "core_id"))
-        return nodes.get(cpu, 0), package, core, cpu
-
-    return tuple(sorted(_numbers(_field(root / "proc/self/status", "Cpus_allowed_list")), key=place))
-
-
 def found_memory(root: Path = ROOT) -> tuple[int, str]:
     """Return how many bytes tasks may have, and why."""
     limits: list[tuple[float, str]] = []

@@ -34,28 +34,6 @@ for index in range(n.nvmlDeviceGetCount()):
             continue
         print(f"  MIG part (UUID: {n.nvmlDeviceGetUUID(part)})")
 """
-# Prints how many processes compute on the devices that are named.
-_ASK_BUSY: Final = """
-import pynvml as n, sys
-n.nvmlInit()
-cards = [
-    n.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else n.nvmlDeviceGetHandleByUUID(name)
-    for name in sys.argv[1:]
-]
-print(sum(len(n.nvmlDeviceGetComputeRunningProcesses(card)) for card in cards))
-"""
-
-
-def has_nvml() -> bool:
-    """Return whether NVIDIA's library can be asked."""
-    return importlib.util.find_spec("pynvml") is not None
-
-
-def are_busy(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> bool:
-    """Return whether processes compute on some of these devices; False where nobody can say."""
-    names = [gpu.name for gpu in gpus if gpu.maker == "nvidia"]
-    said = answer([sys.executable, "-P", "-c", _ASK_BUSY, *names], environment) if names else None
-    return said is not None and said.strip() not in ("", "0")
 
 
 def found_gpus(environment: Mapping[str, str], root: Path) -> tuple[tuple[Gpu, ...], str]:
@@ -113,7 +91,7 @@ def answer(argv: Sequence[str], environment: Mapping[str, str], seconds: float =
 
 def _asked(environment: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     asked = []
-    if has_nvml():
+    if importlib.util.find_spec("pynvml") is not None:
         asked.append(("NVML", [sys.executable, "-P", "-c", _ASK_NVML]))
     if (program := shutil.which("nvidia-smi", path=environment.get("PATH"))) is not None:
         asked.append(("nvidia-smi", [program, "-L"]))

@@ -35,8 +35,6 @@ class Offer:
         gpus: the devices; None as above.
         mem: bytes; None as above.
         tags: what a task may need.
-        cpu_ids: the processors that tasks are bound to, neighbours together; empty = tasks are not bound.
-        has_nvml: whether NVIDIA's library can be asked who is on a device.
         counts_slots: whether a task that asks for no processor counts as one of them (`-n auto`).
     """
 
@@ -44,8 +42,6 @@ class Offer:
     gpus: tuple[Gpu, ...] | None = None
     mem: int | None = None
     tags: frozenset[str] = frozenset()
-    cpu_ids: tuple[int, ...] = ()
-    has_nvml: bool = False
     counts_slots: bool = False
 
     def __str__(self) -> str:

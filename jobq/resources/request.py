@@ -1,6 +1,6 @@
 """What a task asks of a machine: processors and GPUs in thousandths, memory in bytes, and tags that a worker must have.
 
-A whole GPU is the task's alone; a fraction comes from one device, so between whole numbers there is none above 1.
+A GPU is the task's alone, so there are whole ones only.
 Memory is rounded up to a sixteenth of its power of two, by 6.25 % at most: what tasks ask for stays a few shapes.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from jobq.formats import sizes
 from jobq.formats.checked import Checked, FieldError, field, kind_of
 
-UNIT: Final = 1000  # thousandths of one processor, or of one GPU
+UNIT: Final = 1000  # thousandths of one processor or GPU
 _MOST: Final = 65_536
 _MOST_NEEDS: Final = 8
 TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -26,10 +26,10 @@ def cpus(value: Any) -> int:
 
 
 def gpus(value: Any) -> int:
-    """GPUs, in thousandths."""
+    """GPUs, in thousandths as processors are."""
     found = _thousandths(value)
-    if found > UNIT and found % UNIT:
-        raise ValueError(f"{shown(found)} is neither a whole number of GPUs nor a part of one")
+    if found % UNIT:
+        raise ValueError(f"{shown(found)} is no whole number of GPUs")
     return found
 
 
@@ -46,7 +46,7 @@ class Resources(Checked):
 
     Attributes:
         cpus: processors, in thousandths.
-        gpus: GPUs, in thousandths: whole ones, or a part of one.
+        gpus: whole GPUs, in thousandths.
         mem: bytes of memory, which become the limit of its attempts.
     """
 

@@ -7,7 +7,6 @@ from jobq.formats.checked import Checked, field, kind_of, number
 from jobq.resources.request import UNIT, Resources, needs
 
 MOST_AMOUNT: Final = 2**63 - 1
-MOST_DEVICES: Final = 256  # each is looked at for each shape of a queue
 MOST_TAGS: Final = 256
 MANY: Final = 2**31  # as many as are wanted
 
@@ -24,13 +23,6 @@ def _amount(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST_AMOUNT:
         raise ValueError(f"{value!r:.50} is no amount")
     return value
-
-
-def _devices(value: Any) -> tuple[int, ...]:
-    """Thousandths of each device."""
-    if not isinstance(value, list | tuple) or len(value) > MOST_DEVICES:
-        raise ValueError(f"is no list of at most {MOST_DEVICES} devices")
-    return tuple(_amount(each) for each in value)
 
 
 def _tags(value: Any) -> tuple[str, ...]:
@@ -65,28 +57,22 @@ class Space(Checked):
     Attributes:
         cpus: processors, in thousandths.
         mem: bytes.
-        gpus: thousandths of each whole card.
-        parts: thousandths of each part of a card (MIG), of which a task gets one at most.
+        gpus: whole cards, in thousandths.
+        parts: parts of cards (MIG), in thousandths; a task gets one at most.
     """
 
     cpus: int = field(_amount, 0)
     mem: int = field(_amount, 0)
-    gpus: tuple[int, ...] = field(_devices, ())
-    parts: tuple[int, ...] = field(_devices, ())
+    gpus: int = field(_amount, 0)
+    parts: int = field(_amount, 0)
 
     def holds(self, cpus: int, mem: int, gpus: int) -> int:
         """Return how many tasks that take so much fit into it, each for itself; MANY where nothing is taken."""
         counts = [MANY]
         counts += [self.cpus // cpus] if cpus else []
         counts += [self.mem // mem] if mem else []
-        counts += [self._count(gpus)] if gpus else []
+        counts += [(self.gpus + (self.parts if gpus == UNIT else 0)) // gpus] if gpus else []
         return min(counts)
-
-    def _count(self, gpus: int) -> int:
-        devices = self.gpus if gpus > UNIT else self.gpus + self.parts
-        if gpus < UNIT:
-            return sum(left // gpus for left in devices)
-        return devices.count(UNIT) // (gpus // UNIT)
 
 
 class Room(Checked):

@@ -25,7 +25,7 @@ def variables(grant: ResourceGrant, offer: Offer, own: Mapping[str, str]) -> dic
         found["JOBQ_CPUS"] = shown(grant.cpus)
         found |= {name: str(max(1, grant.cpus // UNIT)) for name in _THREADS if name not in own}
     if grant.gpus:
-        found["JOBQ_GPUS"] = shown(sum(grant.gpus.values()))
+        found["JOBQ_GPUS"] = str(len(grant.gpus))
     if grant.mem:
         found["JOBQ_MEMORY"] = str(grant.mem)
     for maker in {gpu.maker for gpu in offer.gpus or ()}:

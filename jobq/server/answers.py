@@ -224,13 +224,6 @@ class BatchShown(Answer):
     ] = None
 
 
-class BatchNotice(Answer):
-    """What is to be told of the end of a round, and to whom."""
-
-    addresses: list[str]
-    round: BatchRound
-
-
 class BatchPage(Answer):
     """A page of batches."""
 

@@ -1,7 +1,6 @@
 """The endpoints of a queue's batches, as `jobq.batches.Batches` has them."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
 from jobq.batch_plan import Plan
@@ -25,9 +24,7 @@ _UNFINISHED: Final = Parameter(
     schema={"type": "string", "enum": ["true"]},
     text="true = those alone that have not finished; none = all.",
 )
-_ROUND: Final = Parameter(
-    name="round", schema={"type": "integer", "minimum": 1, "maximum": 2**31 - 1}, text="Its number; it has finished."
-)
+
 _SHOWN: Final = {"answers": {200: answers.BatchShown}}
 _CHANGED: Final = {"answers": {202: answers.BatchShown}}
 ENDPOINTS: Final = Endpoints("/api/queues/{queue}/batches")
@@ -86,14 +83,6 @@ async def cancel(call: RequestCall) -> Reply:
     return 202, _shown(call, await batches.cancel(name))
 
 
-@ENDPOINTS.add("GET", "/{name}/notice", Scope.LEASE, answers={200: answers.BatchNotice}, parameters=(_ROUND,))
-async def notice(call: RequestCall) -> Reply:
-    """Show what is to be told of the end of a round, and to whom: for the worker that tells it."""
-    batches, name = await _named(call)
-    found = await batches.notice(name, _ROUND.read(call.query) or 0)
-    return 200, {"addresses": list(found.addresses), "round": asdict(found.round)}
-
-
 @ENDPOINTS.add(
     "GET", "/{name}/tasks", Scope.VIEW, answers={200: answers.BatchMembers}, parameters=(AFTER, _LIMIT, _STATE)
 )
@@ -108,7 +97,7 @@ async def members(call: RequestCall) -> Reply:
 
 def _plan(body: schemas.BatchPlan, name: str) -> tuple[Plan, list[str]]:
     """Return what is said of a batch, and a hash of each task that is added at its end; raises MalformedTask."""
-    plan = Plan(template=body.template, then=tuple(body.then), notify=tuple(body.notify)).checked(name)
+    plan = Plan(template=body.template, then=tuple(body.then)).checked(name)
     return plan, [task.fingerprint().hex() for task in plan.tasks(name, 1)]
 
 

@@ -31,7 +31,7 @@ from jobq.journal.records import (
 from jobq.journal.store import MOST_IDS
 from jobq.pausing import MOST_CHARACTERS
 from jobq.resources.request import TAG
-from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS
+from jobq.resources.room import MOST_AMOUNT, MOST_TAGS
 from jobq.task_client import checked_checkpoint
 
 API_VERSION: Final = "1"
@@ -85,7 +85,6 @@ Id = Annotated[Shown, Field(min_length=1, max_length=200)]
 WHOLE: Final = BeforeValidator(_whole)  # last of all: else the bounds are not in the OpenAPI
 Token = Annotated[int, Field(ge=1, le=MAX_TOKEN), WHOLE]
 Amount = Annotated[int, Field(ge=0, le=MOST_AMOUNT), WHOLE]
-Devices = Annotated[list[Amount], Field(max_length=MOST_DEVICES)]
 Tag = Annotated[str, Field(pattern=f"^{TAG.pattern}$")]
 
 
@@ -123,8 +122,8 @@ class SpaceBody(Body):
 
     cpus: Annotated[Amount, Field(description="Processors, in thousandths.")] = 0
     mem: Annotated[Amount, Field(description="Bytes of memory.")] = 0
-    gpus: Annotated[Devices, Field(description="Of each whole GPU, in thousandths.")] = []
-    parts: Annotated[Devices, Field(description="Of each part of a GPU (MIG), of which a task gets one.")] = []
+    gpus: Annotated[Amount, Field(description="Whole GPUs, in thousandths.")] = 0
+    parts: Annotated[Amount, Field(description="Parts of GPUs (MIG), in thousandths; a task gets one.")] = 0
 
 
 class RoomBody(Body):
@@ -385,9 +384,6 @@ class BatchPlan(Body):
             max_length=MOST_THEN,
             description="Tasks, each as the JSON of one with its version, that are added when a round has finished.",
         ),
-    ] = []
-    notify: Annotated[
-        list[str], Field(max_length=MOST_THEN, description="Addresses that are told of the end of each round.")
     ] = []
 
 

@@ -98,9 +98,9 @@ class Queue:
         made = asynchronous.tasks_of(tasks)  # here: what gives them is this thread's
         return [SyncTaskHandle.of(handle, self._call) for handle in self._call(self._queue.push(made))]
 
-    def batch(self, name: str, *, then: Iterable[Task | str] = (), notify: Iterable[str] = ()) -> SyncBatchHandle:
+    def batch(self, name: str, *, then: Iterable[Task | str] = ()) -> SyncBatchHandle:
         """Return a batch: `with queue.batch("s7") as batch: batch.push(tasks)`; see `jobq.Queue.batch`."""
-        return SyncBatchHandle(self._queue.batch(name, then=then, notify=notify), self._call)
+        return SyncBatchHandle(self._queue.batch(name, then=then), self._call)
 
     def map(self, function: Callable[..., Any], items: Iterable[Any], *, batch: str, **fields: Any) -> SyncBatchHandle:
         """Queue a call of a function for each item, as one batch: `for value in queue.map(...).values()`.

@@ -34,7 +34,7 @@ async def test_what_tasks_ask_for_is_no_matter_of_the_queue(stage: Stage) -> Non
     (stage.folder / "plain.txt").write_text("true\n")
     (stage.folder / "asks.txt").write_text('{"command": "true", "needs": ["a100"]}\n' * 600)
     said = "hands out the oldest task, whatever that asks for"
-    for options, count in (("plain.txt",), 0), (("asks.txt",), 1), (("--gpus", "0.5", "plain.txt"), 1):
+    for options, count in (("plain.txt",), 0), (("asks.txt",), 1), (("--gpus", "1", "plain.txt"), 1):
         result = await stage.run("push", *options)
         assert (result.code, result.err.count(said)) == (0, count), result
     quiet = await stage.run("fanout", "lines", "--lines", "plain.txt", "--cpus", "2", "-c", "true")

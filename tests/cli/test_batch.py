@@ -86,7 +86,7 @@ def test_what_is_to_be_run_at_its_end_is_not_said_too_late(jobq: Jobq) -> None:
     jobq("demo", "push", "--batch", "s7", "--then", "echo 1", "-c", "true")
     jobq("demo", "push", "--batch", "s7", "--then", "echo 1", "-c", "true")
     late = jobq("demo", "push", "--batch", "s7", "--then", "echo 2", "-c", "true", code=1)
-    assert "what is to be run or told at its end (--then, --notify) has to be said before" in late.err
+    assert "what is to be run at its end (--then) has to be said before" in late.err
 
 
 def test_several_pushes_to_one_that_stays_open(jobq: Jobq) -> None:
@@ -127,8 +127,8 @@ def test_a_batch_that_is_not_there(jobq: Jobq) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (("--open", "-c", "true"), "--open, --then and --notify are about a batch: name it with --batch NAME"),
-        (("--then", "true", "-c", "true"), "--open, --then and --notify are about a batch"),
+        (("--open", "-c", "true"), "--open and --then are about a batch: name it with --batch NAME"),
+        (("--then", "true", "-c", "true"), "--open and --then are about a batch"),
         (("--batch", "a:b", "-c", "true"), "is no name of 1 to 64 letters"),
     ],
 )

@@ -38,7 +38,7 @@ NO_VARIABLE: Final = {
     },
     "push": {
         **dict.fromkeys(("--command", "--call", "--kwargs", "--spec", "--id", "--resume", "--accept-changes"), _WHAT),
-        **dict.fromkeys(("--grid", "--each", "--batch", "--open", "--then", "--notify"), _WHAT),
+        **dict.fromkeys(("--grid", "--each", "--batch", "--open", "--then"), _WHAT),
         "--dedup-by-content": _OF_TASKS,
         **dict.fromkeys(("--env", "--cwd", "--timeout", "--delay", "--priority"), _OF_TASKS),
         **dict.fromkeys(("--cpus", "--gpus", "--mem", "--needs"), _OF_TASKS),

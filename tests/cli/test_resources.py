@@ -11,7 +11,7 @@ from tests.cli.conftest import Jobq
     ("option", "value", "said"),
     [
         ("--cpus", "0", "0' is no number above 0"),
-        ("--gpus", "2.5", "2.5 is neither a whole number of GPUs nor a part of one"),
+        ("--gpus", "0.5", "0.5 is no whole number of GPUs"),
         ("--mem", "12", "12 is no number of bytes of 1 MiB or more"),
         ("--mem", "much", "'much' is not a size"),
         ("--needs", "a b", "'a b' is no tag"),
@@ -30,7 +30,6 @@ def test_what_a_push_refuses(jobq: Jobq, option: str, value: str, said: str) -> 
         (("--gpus", "0,all"), "'all' is no GPU"),
         (("--memory", "64"), "is too little for any program"),
         (("--tag", "a b"), "'a b' is no tag"),
-        (("--reserve", "200%"), "is no share from 0 to 1"),
     ],
 )
 def test_what_a_worker_refuses(jobq: Jobq, options: tuple[str, ...], said: str) -> None:
@@ -39,12 +38,12 @@ def test_what_a_worker_refuses(jobq: Jobq, options: tuple[str, ...], said: str) 
 
 
 def test_from_a_file_to_the_variables_of_a_task(jobq: Jobq) -> None:
-    line = {"command": 'echo "$JOBQ_CPUS $JOBQ_GPUS $CUDA_VISIBLE_DEVICES"', "cpus": 1, "gpus": "0.5", "needs": ["eu"]}
+    line = {"command": 'echo "$JOBQ_CPUS $JOBQ_GPUS $CUDA_VISIBLE_DEVICES"', "cpus": 1, "gpus": "1", "needs": ["eu"]}
     jobq("demo", "push", stdin=json.dumps(line) + "\n")
     shown = json.loads(jobq("demo", "peek", "--json").out)["task"]
-    assert (shown["resources"], shown["needs"]) == ({"cpus": 1000, "gpus": 500}, ["eu"])
+    assert (shown["resources"], shown["needs"]) == ({"cpus": 1000, "gpus": 1000}, ["eu"])
     offer = {"JOBQ_OFFER_CPUS": "auto", "JOBQ_OFFER_GPUS": "1", "JOBQ_TAGS": "eu,fast"}
-    assert "1 0.5 1" in jobq("demo", "worker", env=offer).out
+    assert "1 1 1" in jobq("demo", "worker", env=offer).out
 
 
 def test_options_hold_for_the_lines_that_do_not_say_otherwise(jobq: Jobq) -> None:
@@ -79,14 +78,14 @@ def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq) -> None:
 
 
 def test_what_waits_is_counted_by_what_it_asks_for(jobq: Jobq) -> None:
-    jobq("demo", "push", "--gpus", "0.5", "--mem", "1G", "-c", "true", "-c", "true")
+    jobq("demo", "push", "--gpus", "1", "--mem", "1G", "-c", "true", "-c", "true")
     jobq("demo", "push", "--needs", "a100", "-c", "true", "-c", "true", "-c", "true")
     jobq("demo", "push", "-c", "true")
     lines = [line.split(maxsplit=1) for line in jobq("demo", "size", "--by", "shape").out.splitlines()]
-    wanted = [["3", "needs a100"], ["2", "gpus=0.5 mem=1 GiB"], ["1", "nothing"]]
+    wanted = [["3", "needs a100"], ["2", "gpus=1 mem=1 GiB"], ["1", "nothing"]]
     assert lines == [["visible", "asks for"], *wanted]
     found = [json.loads(line) for line in jobq("demo", "size", "--by", "shape", "--json").out.splitlines()]
-    assert found[:2] == [{"visible": 3, "needs": ["a100"]}, {"visible": 2, "gpus": 500, "mem": 1024**3}]
+    assert found[:2] == [{"visible": 3, "needs": ["a100"]}, {"visible": 2, "gpus": 1000, "mem": 1024**3}]
 
 
 def test_what_auto_comes_to(jobq: Jobq) -> None:
@@ -101,10 +100,10 @@ def test_what_auto_comes_to(jobq: Jobq) -> None:
 def test_a_fanout_asks_as_a_push_does(jobq: Jobq) -> None:
     """And nothing is said of it where the queue tells tasks apart."""
     (jobq.folder / "lines").write_text("one\ntwo\n")
-    asked = ("--cpus", "2", "--gpus", "0.5", "--mem", "1G", "--needs", "eu", "--needs", "a100")
+    asked = ("--cpus", "2", "--gpus", "1", "--mem", "1G", "--needs", "eu", "--needs", "a100")
     shown = jobq("demo", "fanout", "lines", "--lines", "lines", *asked, "--", "echo", "{line}")
     assert "whatever that asks for" not in shown.err
     tasks = [json.loads(line)["task"] for line in jobq("demo", "peek", "--json").out.splitlines()]
-    wanted = ({"cpus": 2000, "gpus": 500, "mem": 1024**3}, ["a100", "eu"])
+    wanted = ({"cpus": 2000, "gpus": 1000, "mem": 1024**3}, ["a100", "eu"])
     assert [(task["resources"], task["needs"]) for task in tasks] == [wanted] * 2
     assert "0' is no number above 0" in jobq("demo", "fanout", "n", "--cpus", "0", code=2).err.replace("\n", " ")

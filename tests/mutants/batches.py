@@ -7,7 +7,6 @@ from tests.mutants.mutant import Mutant
 _SQLITE: Final = "tests/conformance/test_sqlite.py"
 _POSTGRES: Final = "tests/conformance/test_postgres.py"
 _PAGE: Final = "tests/cli/test_batch.py"
-_NOTIFY: Final = "tests/cli/test_notify.py"
 
 BATCHES: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -65,20 +64,6 @@ BATCHES: Final[tuple[Mutant, ...]] = (
         text="await connection.execute(KEEP_PUSHES_OUT",
         wrong="await connection.execute('SELECT $1::integer'",
         test="tests/postgres/test_batch_races.py",
-    ),
-    Mutant(
-        name="the task says what a notice says",
-        file="jobq/run/attempt/notice_runner.py",
-        text='        return task.copied({"kwargs": arguments, "env": {}, "cwd": None,',
-        wrong='        return task.copied({"kwargs": arguments, "cwd": None,',
-        test=f"{_NOTIFY}::test_a_forged_one_says_nothing_that_is_not_true",
-    ),
-    Mutant(
-        name="a redirect is followed with what was signed",
-        file="jobq/notify.py",
-        text="build_opener(NoRedirects)",
-        wrong="build_opener()",
-        test=f"{_NOTIFY}::test_who_wants_no_more_is_not_asked_again_and_no_redirect_is_followed",
     ),
     Mutant(
         name="a column of numbers and texts is one of numbers",

@@ -170,13 +170,16 @@ async def test_a_batch_is_forgotten_with_its_ids(database: Database, queue: Post
         database.run(f"UPDATE jobq.submission SET ended_at = ended_at - {age}")
 
 
-async def test_a_batch_is_kept_while_what_tells_its_end_is_known(database: Database, queue: PostgresBackend) -> None:
-    """Else the end of the next one by its name were not told; one whose name begins alike is not kept by that."""
+async def test_a_batch_is_kept_while_what_is_run_at_its_end_is_known(
+    database: Database, queue: PostgresBackend
+) -> None:
+    """Else what is run at the end of the next one by its name were dropped; one whose name begins alike is not kept."""
+    then = (Task.new(command="merge").encode().decode(),) * 2
     for name in ("s", "s7", "s7.1"):
-        await queue.batches.begin(name, Plan(notify=("https://host/a", "https://host/b")) if name == "s7" else Plan())
+        await queue.batches.begin(name, Plan(then=then) if name == "s7" else Plan())
         await queue.batches.seal(name)
     first, second = await queue.receive(2, LEASE, NOW)
-    assert [first.id, second.id] == ["jobq.notify.s7.1", "jobq.notify.s7:1.1"]
+    assert [first.id, second.id] == ["jobq.then.s7.1", "jobq.then.s7:1.1"]
     await first.settle(Complete(DONE))
     age = "interval '31 days'"
     database.run(f"UPDATE jobq.batch SET finished_at = finished_at - {age}")

@@ -381,7 +381,7 @@ async def test_what_a_restored_database_numbers_anew_is_read_anew(
     """A number has another meaning there than who has read it before the restore knows."""
     await queue.push([Task.new(command="true", gpus=1)])
     async with handle(database) as worker:
-        card = Space(gpus=(1000,))
+        card = Space(gpus=1000)
         assert len(await taken(worker, Room(free=card, total=card))) == 1
         await connection.execute(
             "DELETE FROM jobq.task; DELETE FROM jobq.shape; UPDATE jobq.queue SET newest_shape = 0"

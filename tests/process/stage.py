@@ -13,6 +13,7 @@ from typing import Any
 from jobq.backend import Backend
 from jobq.clock import StoreClock
 from jobq.events import Event, Events
+from jobq.run.attempt.task_grants import IDLE_SHARE
 from jobq.run.process.spawner import Spawner
 from jobq.run.process.usage import UsageSampler, Watch
 from jobq.run.stopping import Stopping
@@ -54,6 +55,7 @@ class Stage:
         max_tasks: int | None = None,
         host: WorkerHost | None = None,
         environment: Mapping[str, str] | None = None,
+        idle_share: float = IDLE_SHARE,
         **settings: Any,
     ) -> Worker:
         return Worker(
@@ -66,6 +68,7 @@ class Stage:
             max_tasks=max_tasks,
             host=host,
             environment=environment,
+            idle_share=idle_share,
         )
 
     async def work(self, host: WorkerHost | None = None, **settings: Any) -> WorkerReport:

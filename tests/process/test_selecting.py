@@ -11,10 +11,10 @@ import pytest
 from jobq.backend import Delivery
 from jobq.clock import SystemClock
 from jobq.pausing import Pause
-from jobq.resources import gpus
 from jobq.resources.offer import Gpu, Offer
 from jobq.resources.room import Room
 from jobq.run.attempt import task_grants
+from jobq.run.attempt.held_grant import HeldGrant
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
@@ -115,28 +115,19 @@ async def test_who_is_about_to_end_looks_again_when_a_card_was_freed_meanwhile(
     async with _SlowToSay(file, "stage") as backend:
         await backend.create()
         stage = Stage(backend, Faults(), tmp_path)
-        monkeypatch.setattr(gpus, "are_busy", lambda *_: not backend.is_asked)
+        forget, later = task_grants.TaskGrants._forget, list[asyncio.Task[None]]()
+
+        async def freed(grants: task_grants.TaskGrants, held: HeldGrant) -> None:
+            while not backend.is_asked:
+                await asyncio.sleep(0.01)
+            forget(grants, held)
+
+        monkeypatch.setattr(
+            task_grants.TaskGrants, "_forget", lambda *given: later.append(asyncio.ensure_future(freed(*given)))
+        )
         await stage.push("true", "true", gpus=1)
-        offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
-        report = await Worker(backend, Settings(**QUICK), offer=offer).run()
+        report = await Worker(backend, Settings(**QUICK), offer=Offer(gpus=(Gpu("0"),))).run()
         assert (report.succeeded, (await backend.stats()).visible) == (2, 0)
-
-
-async def test_who_waits_for_a_card_to_be_freed_stops_when_asked_to(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_grants, "_CLEAR_SECONDS", 60.0)
-    monkeypatch.setattr(gpus, "are_busy", lambda *_: True)
-    await stage.push("true", "true", gpus=1)
-    stopping, ended = Stopping(), asyncio.Event()
-    offer = Offer(gpus=(Gpu("0"),), has_nvml=True)
-    worker = Worker(stage.backend, Settings(**QUICK), offer=offer, stopping=stopping, on_report=lambda *_: ended.set())
-    working = asyncio.create_task(worker.run())
-    await ended.wait()
-    await asyncio.sleep(1.0)  # it has looked, and waits
-    assert not working.done()
-    stopping.stop("the test has seen it")
-    await asyncio.wait_for(working, 3.0)
 
 
 class _FarAway(SqliteBackend):

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.resources.request import UNIT, Resources
-from jobq.resources.room import MOST_AMOUNT, MOST_DEVICES, MOST_TAGS, ResourceRequest, Room, Space
+from jobq.resources.room import MOST_AMOUNT, MOST_TAGS, ResourceRequest, Room, Space
 from jobq.selecting import WaitingShape, waiting_shapes
 from jobq.settlement import Complete
 from jobq.task import Task, TaskResult
@@ -48,9 +48,8 @@ def room(cpus: int, **more: Any) -> Room:
         ({"free": {"cpus": 1e300}}, "room.free.cpus"),
         ({"total": {"mem": 2**63}}, "room.total.mem"),
         ({"total": {"gpus": [UNIT] * 1_000_000}}, ""),  # too many values of any request
-        ({"total": {"gpus": [UNIT] * 100_000}}, "room.total.gpus"),
+        ({"total": {"gpus": [UNIT]}}, "room.total.gpus"),
         ({"total": {"parts": {"0": UNIT}}}, "room.total.parts"),
-        ({"total": {"parts": [[UNIT]]}}, "room.total.parts.0"),
         ({"tags": ["a b"]}, "room.tags.0"),
         ({"tags": ["a100\n"]}, "room.tags.0"),
         ({"tags": ["a"] * (MOST_TAGS + 1)}, "room.tags"),
@@ -72,20 +71,20 @@ def test_a_room_that_is_none_is_refused_by_name(server: HttpServer, queue: str, 
 
 async def test_the_largest_room_is_taken(near: HttpBackend) -> None:
     """What a worker can say, the service takes."""
-    space = Space(cpus=MOST_AMOUNT, mem=MOST_AMOUNT, gpus=[UNIT] * MOST_DEVICES, parts=[MOST_AMOUNT] * MOST_DEVICES)
+    space = Space(cpus=MOST_AMOUNT, mem=MOST_AMOUNT, gpus=MOST_AMOUNT, parts=MOST_AMOUNT)
     tags = [f"tag-{number}" for number in range(MOST_TAGS)]
     largest = Room(free=space, total=space, tags=tags, counts_slots=True, reserves_after=0.0)
-    await near.push([Task.new(command="true", cpus=1, gpus=1, needs=["tag-7"]), Task.new(command="true", gpus=0.5)])
+    await near.push([Task.new(command="true", cpus=1, gpus=1, needs=["tag-7"]), Task.new(command="true", gpus=2)])
     assert len(await near.receive_fitting(largest, 2, LEASE, NOW)) == 2
 
 
 async def test_what_waits_is_counted(near: HttpBackend) -> None:
-    asked: list[dict[str, Any]] = [{"cpus": 2, "mem": "1G"}, {"gpus": 0.5, "needs": ["eu", "a100"]}, {}, {}]
+    asked: list[dict[str, Any]] = [{"cpus": 2, "mem": "1G"}, {"gpus": 1, "needs": ["eu", "a100"]}, {}, {}]
     await near.push([Task.new(command="true", **each) for each in asked])
     wanted = [
         WaitingShape(request=ResourceRequest(), count=2),
         WaitingShape(request=ResourceRequest(Resources(cpus=2000, mem=1024**3)), count=1),
-        WaitingShape(request=ResourceRequest(Resources(gpus=500), ("a100", "eu")), count=1),
+        WaitingShape(request=ResourceRequest(Resources(gpus=1000), ("a100", "eu")), count=1),
     ]
     assert sorted(await near.waiting_shapes(), key=repr) == sorted(wanted, key=repr)
 

@@ -135,6 +135,6 @@ def test_what_is_freed_is_used_at_once(jobq: Jobq, served: HttpServer) -> None:
     spec = f"{served.url}/freed"
     jobq(spec, "push", "--cpus", "1", "-c", "sleep 2; date +%s.%N > ended", "-c", "sleep 12")
     jobq(spec, "push", "--cpus", "2", "-c", "date +%s.%N > began")
-    jobq(spec, "worker", "-n", "3", "--cpus", "3", "--reserve", "0")
+    jobq(spec, "worker", "-n", "3", "--cpus", "3")
     ended, began = (float((jobq.folder / name).read_text()) for name in ("ended", "began"))
     assert 0 < began - ended < 5  # and not when the other one has ended

@@ -187,11 +187,10 @@ async def test_one_is_forgotten_with_the_ids_of_its_tasks_and_not_before(tmp_pat
 
 
 @pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("what", ["then", "notify"])
-async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: Path, what: str, place: int) -> None:
-    """Else the end of the next one by its name were not told; batches whose names begin alike keep none."""
+async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: Path, place: int) -> None:
+    """Else what is run at the end of the next one of its name were dropped; names that begin alike keep none."""
     then = (Task.new(command="merge").encode().decode(),) * 2
-    plan = Plan(then=then) if what == "then" else Plan(notify=("https://host/a", "https://host/b"))
+    plan = Plan(then=then)
     clock = VirtualClock()
     async with backend(virtual_file(tmp_path, clock)) as queue:
         await queue.create()
@@ -199,9 +198,9 @@ async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: P
             await queue.batches.begin(name, plan if name == "s7.1" else Plan())
             await queue.batches.seal(name)
         for held in await queue.receive(2, LEASE, NOW):
-            if held.id != f"jobq.{what}.s7.1" + (":1.1" if place else ".1"):
+            if held.id != "jobq.then.s7.1" + (":1.1" if place else ".1"):
                 await held.settle(Complete(DONE))
-        await queue.push([Task.new(command="true", id=f"jobq.{what}.s70{end}") for end in (".1", ":1.1")])
+        await queue.push([Task.new(command="true", id=f"jobq.then.s70{end}") for end in (".1", ":1.1")])
         await clock.advance(31 * 86400)
         await queue.push(tasks(1))  # forgets what has ended
         await queue.batches.begin("new", Plan())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobq.resources import gpus
-from jobq.resources.discovery import found_cpu_ids, found_cpus, found_hardware, found_memory, told
+from jobq.resources.discovery import found_cpus, found_hardware, found_memory, told
 from jobq.resources.gpus import found_gpus
 
 GIB = 1024**3
@@ -58,17 +58,6 @@ def test_processors(tmp_path: Path, files: dict[str, str], cpus: int, why: str) 
     found, said = found_cpus(tree(tmp_path, files))
     assert found == cpus * 1000
     assert said.startswith(why)
-
-
-def test_processors_that_are_neighbours_stand_together(tmp_path: Path) -> None:
-    """Two nodes of two cores with two threads each, numbered as Linux does: siblings last; one may not be used."""
-    files = {"proc/self/status": "Cpus_allowed_list:\t0-4,6-7\n"}
-    lists = ("0-1,4-5\n", "2-3,6-7\n")
-    files |= {f"sys/devices/system/node/node{node}/cpulist": text for node, text in enumerate(lists)}
-    for cpu in range(8):
-        files[f"sys/devices/system/cpu/cpu{cpu}/topology/core_id"] = f"{cpu % 2}\n"
-        files[f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"] = f"{cpu % 4 // 2}\n"
-    assert found_cpu_ids(tree(tmp_path, files)) == (0, 4, 1, 2, 6, 3, 7)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ MIB = 1024**2
     ("given", "kept"),
     [
         ({"cpus": 4}, Resources(cpus=4000)),
-        ({"cpus": "0.5", "gpus": 0.25}, Resources(cpus=500, gpus=250)),
+        ({"cpus": "0.5", "gpus": 2}, Resources(cpus=500, gpus=2000)),
         ({"gpus": 2, "mem": "12G"}, Resources(gpus=2000, mem=12 * 1024 * MIB)),
-        ({"gpus": 0.1 + 0.2}, Resources(gpus=300)),
+        ({"cpus": 0.1 + 0.2}, Resources(cpus=300)),
         ({"resources": {"mem": 17 * MIB}}, Resources(mem=17 * MIB)),
     ],
 )
@@ -35,7 +35,7 @@ def test_numbers_and_sizes_as_people_have_them(given: dict[str, Any], kept: Reso
         ({"cpus": float("nan")}, "cpus: nan is no number above 0"),
         ({"cpus": True}, "cpus: True is no number above 0"),
         ({"cpus": "lots"}, "cpus: 'lots' is no number above 0"),
-        ({"gpus": 2.5}, r"gpus: 2.5 is neither a whole number of GPUs nor a part of one"),
+        ({"gpus": 0.5}, r"gpus: 0\.5 is no whole number of GPUs"),
         ({"gpus": 70_000}, "gpus: 70000000 is no number"),
         ({"mem": 12}, "mem: 12 is no number of bytes of 1 MiB or more"),
         ({"mem": "2Z"}, "mem: '2Z' is not a size"),
@@ -67,12 +67,12 @@ def test_memory_has_few_shapes() -> None:
 def test_version_3_is_written_only_for_what_version_2_lacks() -> None:
     """A worker of before goes on with all else (S2)."""
     assert json.loads(Task.new(command="true").encode())["version"] == 2
-    task = Task.new(command="true", id="a", gpus=0.5, mem="1G", needs=["eu", "a100", "eu"], priority=3, not_before=5.0)
+    task = Task.new(command="true", id="a", gpus=1, mem="1G", needs=["eu", "a100", "eu"], priority=3, not_before=5.0)
     message = json.loads(task.encode())
     assert message.keys() == {"version", "work", "state"}
     assert (message["version"], message["state"]["not_before"]) == (3, 5.0)
     work = json.loads(message["work"])
-    assert work["resources"] == {"gpus": 500, "mem": 1024 * MIB}
+    assert work["resources"] == {"gpus": 1000, "mem": 1024 * MIB}
     assert work["needs"] == ["a100", "eu"]
     read = Task.decode(task.encode())
     assert read.copied({"work": None}) == task

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from jobq.batch_plan import MOST_ROUND, Plan
-from jobq.batches import Batch, Member, RoundNotice, check_too_late, checked_name, findable_name
+from jobq.batches import Batch, Member, check_too_late, checked_name, findable_name
 from jobq.errors import AccessDenied, BackendUnavailable, MalformedTask, QueueNotFound
 from jobq.formats.wire_v3 import AT_ITS_END
 from jobq.task import Task
@@ -169,11 +169,6 @@ class LedgerBatches:
         elif found.left:
             self._finishing.is_left_in(head.book, found.left)
         return head.seen(found.counts, found.rate if with_rate else None)
-
-    async def notice(self, name: str, number: int) -> RoundNotice:
-        """Return what is to be told of the end of a round."""
-        head = await self._heads.found(findable_name(name))
-        return RoundNotice.of(name, number, head.plan, head.rounds)
 
     async def list(self, after: str, limit: int, *, unfinished: bool = False) -> Sequence[Batch]:
         """Return some, by name; each is counted, which takes a request or more."""

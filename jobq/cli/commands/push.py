@@ -143,10 +143,6 @@ class _PushCommand(ProgramCommand):
     "--then", metavar="COMMAND", multiple=True,
     help="With --batch: queue this shell command, too, once all tasks of the batch have ended; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--notify", metavar="URL", multiple=True,
-    help="With --batch: a worker tells this address once all its tasks have ended, by a webhook; may be repeated.",
-)  # fmt: skip
 @click.option("--no-create", is_flag=True, help="Do not make a missing queue, for which a mere sender has no right.")
 @click.option("--wait", is_flag=True, help="Wait until all have ended; end with the worst exit code of theirs.")
 @click.option(
@@ -186,7 +182,6 @@ def push(
     batch_name: str | None,
     stays_open: bool,
     then: tuple[str, ...],
-    notify: tuple[str, ...],
     no_create: bool,
     wait: bool,
     wait_timeout: timedelta | None,
@@ -224,7 +219,7 @@ def push(
     argv: tuple[str, ...] | None = program_of(ctx)
     is_sweep = bool(grids) or each is not None
     check_sources(file, commands, argv, call, spec, id_, is_sweep=is_sweep)
-    check_batch(batch_name, stays_open=stays_open, then=then, notify=notify)
+    check_batch(batch_name, stays_open=stays_open, then=then)
     if kwargs is not None and call is None:
         raise click.UsageError("--kwargs are the arguments of a function: name it with --call MODULE:FUNCTION")
     if wait_timeout is not None and not wait:
@@ -240,9 +235,7 @@ def push(
         from jobq.cli.submit.batch_push import BatchPush  # noqa: PLC0415 - most pushes have none
 
         runs = shlex.join(argv) if argv else call or "; ".join(commands)
-        how.batch = BatchPush.of(
-            batch_name, runs, then, template, notify=notify, stays_open=stays_open, creates=not no_create
-        )
+        how.batch = BatchPush.of(batch_name, runs, then, template, stays_open=stays_open, creates=not no_create)
     # Alone in its batch, a push goes on under that name: the same command again queues what is left of it.
     own = None if stays_open or id_ is not None or by_content else batch_name
     resume = resume or (own if is_sweep or file not in (None, "-") else None)

@@ -327,5 +327,4 @@ def _settings(asked: dict[str, str], **options: Any) -> "Settings":
     own |= {name: auto for name, auto in offers.items() if getattr(settings, name) is None}
     if asked and options["num_workers"] is None and not os.environ.get(variable_of("num_workers")):
         own["num_workers"] = AUTO_SLOTS
-    # All of the input is to be run, and here: nothing that fits is kept waiting.
-    return settings.copied({**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0, "reserve": 0.0})
+    return settings.copied({**own, "idle_timeout": _FOREVER, "time_limit": None, "restart": 0})

@@ -179,6 +179,7 @@ class LocalRun:
             ),
             sinks=None if self.results is None else self.results.sink,
             offer=self._offer,
+            idle_share=0.0,  # all of the input is to be run, and here: nothing that fits is kept waiting
         )
         slots = max(0, self._settings.num_workers) if self._handling.view == "table" else 0
         view = LiveView(screen.show, sampler=sampler, slots=slots, below=lambda _: [self.status()])

@@ -24,7 +24,6 @@ class BatchPush:
         name: of the batch.
         template: what its tasks run, for people.
         then: what is queued, too, when they have ended.
-        notify: addresses that are told of it then.
         stays_open: whether it is left open for more.
         creates: whether to make a missing queue.
     """
@@ -32,7 +31,6 @@ class BatchPush:
     name: str
     template: str
     then: Sequence[Task]
-    notify: Sequence[str]
     stays_open: bool
     creates: bool
 
@@ -44,7 +42,6 @@ class BatchPush:
         then: Sequence[str],
         options: TaskOptions,
         *,
-        notify: Sequence[str],
         stays_open: bool,
         creates: bool,
     ) -> Self:
@@ -52,7 +49,7 @@ class BatchPush:
         tasks = [options.task(command=command, batch=None) for command in then]
         if len(template) > MOST_TEMPLATE_CHARACTERS:  # it is for people
             template = template[: MOST_TEMPLATE_CHARACTERS - 3] + "..."
-        return cls(name=name, template=template, then=tasks, notify=notify, stays_open=stays_open, creates=creates)
+        return cls(name=name, template=template, then=tasks, stays_open=stays_open, creates=creates)
 
     async def around(self, backend: Backend, push: Callable[[Batch | None], Awaitable[int]]) -> int:
         """Begin the batch, push, and seal it; return the exit code.
@@ -79,7 +76,7 @@ class BatchPush:
     async def _begun(self, backend: Backend) -> Batch:
         then = await signed(backend, named_for_end(self.name, self.then))
         bodies = tuple(task.encode().decode() for task in then)
-        plan = Plan(template=self.template, then=bodies, notify=tuple(self.notify))
+        plan = Plan(template=self.template, then=bodies)
         return await begun(backend, self.name, plan, creates=self.creates, on_created=lambda: say_created(backend))
 
 

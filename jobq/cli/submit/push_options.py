@@ -41,9 +41,7 @@ def asked_of(_context: click.Context, parameter: click.Parameter, given: Any) ->
 
 
 CPUS: Final = click.option("--cpus", metavar="N", callback=asked_of, help="Processors that each needs: 4 or 0.5.")
-GPUS: Final = click.option(
-    "--gpus", metavar="N", callback=asked_of, help="GPUs that each needs: whole ones, or a part of one, as in 0.25."
-)
+GPUS: Final = click.option("--gpus", metavar="N", callback=asked_of, help="GPUs that each needs.")
 MEM: Final = click.option(
     "--mem", metavar="SIZE", callback=asked_of, help="Memory that each needs, and is killed beyond: 512M, 12G."
 )
@@ -109,20 +107,12 @@ def check_sources(
         )
 
 
-def check_batch(name: str | None, *, stays_open: bool, then: Sequence[str], notify: Sequence[str]) -> None:
+def check_batch(name: str | None, *, stays_open: bool, then: Sequence[str]) -> None:
     """Raise UsageError for a name that no batch can have, and for what is about one where there is none."""
     from jobq.formats.task_ids import BATCH  # noqa: PLC0415 - --help must not pay for it
 
-    if name is None and (stays_open or then or notify):
-        raise click.UsageError("--open, --then and --notify are about a batch: name it with --batch NAME")
-    if notify:
-        from jobq.notify import check_address  # noqa: PLC0415 - as above
-
-        for url in notify:
-            try:
-                check_address(url)
-            except ValueError as error:
-                raise click.UsageError(f"--notify: {url[:80]!r} {error}") from None
+    if name is None and (stays_open or then):
+        raise click.UsageError("--open and --then are about a batch: name it with --batch NAME")
     if name is not None and not BATCH.fullmatch(name):
         raise click.UsageError(
             f"--batch: {name!r:.80} is no name of 1 to 64 letters, digits or ._- that begins with a letter or digit"

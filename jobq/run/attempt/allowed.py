@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from jobq import notify
 from jobq.errors import ConfigurationError
 from jobq.settings import Settings
 from jobq.task import Task
@@ -34,8 +33,6 @@ def refusal(task: Task, settings: Settings) -> str | None:
         task: as it was received.
         settings: the worker's, with its lists.
     """
-    if task.call == notify.CALL:  # our own code, which runs nothing of the task's (`notice_runner`)
-        return None
     lists = Lists(settings.allow_commands, settings.allow_calls, settings.allow_variables)
     return lists.refusal(task, "JOBQ_ALLOW_COMMANDS", "JOBQ_ALLOW_CALLS", "JOBQ_ALLOW_VARIABLES")
 

@@ -251,7 +251,6 @@ class CommandRunner:
                 stdout=output.stdout,
                 stderr=output.stderr,
                 deadline=deadline,
-                cpu_ids=() if grant is None or grant.grant is None else grant.grant.cpu_ids,
                 on_gone=nothing if grant is None else grant.launching(),
             )
             process = await self._spawner.spawn(launch)

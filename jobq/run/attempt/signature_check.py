@@ -11,10 +11,9 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from jobq import notify
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.formats import strict_json
-from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, read, work_in
+from jobq.formats.wire_v3 import VERSION, Work, envelope, pre_authentication_encoding, read
 from jobq.run.attempt import allowed
 from jobq.run.attempt.retry import Reason
 from jobq.settings import Settings
@@ -114,9 +113,6 @@ class SignatureCheck:
         """Return why a task is not run that was made of a message: something else was verified, or its key may not."""
         if self.mode == "off" or (self.mode == "warn" and verified is None):  # why is logged
             return None
-        is_signed = task.work is not None and task.work.signatures
-        if verified is None and not is_signed and task.call == notify.CALL:  # as for `allowed.refusal`
-            return None
         if verified is None or task.work is None or task.work.text != verified.work.text:
             return self._if_it_counts(task.id, Refused("nobody has signed it", Reason.UNSIGNED))
         if (why := allowed.by_key(task, verified.key)) is not None:
@@ -148,9 +144,8 @@ class SignatureCheck:
             if not isinstance(fields, dict):
                 return None
             text, signatures = envelope(fields) if fields.get("version") == VERSION else ("", ())
-            if not signatures:  # our own code needs none
-                call = (work_in(text)[1] if text else fields).get("call")
-                return None if call == notify.CALL else Refused("nobody has signed it", Reason.UNSIGNED)
+            if not signatures:
+                return Refused("nobody has signed it", Reason.UNSIGNED)
         except MalformedTask:
             return None  # what decodes it says what is wrong
         try:

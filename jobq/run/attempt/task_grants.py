@@ -6,11 +6,10 @@ A store that cannot select hands out what comes first, whether it fits or not. S
       reservation), while that has idled no more than a share of the worker's life; else it goes back for a while, too.
 """
 
-import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -34,17 +33,16 @@ LONGEST_DELAY_SECONDS: Final = 600.0
 LEAST_PATIENCE_SECONDS: Final = 10.0  # a reservation for less would be a delivery for nothing, again and again
 MOST_IDLE_SECONDS: Final = 600.0  # of the whole machine, for one reservation
 OVERTAKEN_SECONDS: Final = 3600.0  # before a store that selects hands out what has no room yet
+IDLE_SHARE: Final = 0.05  # of its life that a worker's machine may idle to make room for a task that has none
 SHORTEST_LIFE_SECONDS: Final = 600.0  # of which a younger worker has the share, too: else it could not begin with one
 _GONE_SECONDS: Final = 10.0  # within which nothing lives of a tree that SIGKILL can end
-_CLEAR_SECONDS: Final = 5.0  # for which a device is kept that a process still seems to be on
-_CLEAR_LOOK_SECONDS: Final = 0.25
 _MOST_KNOWN: Final = 10_000
 _log: Final = logging.getLogger(__name__)
 
 
-def _space(cpus: int, mem: int, gpus: Mapping[Gpu, int]) -> Space:
-    cards = {is_part: [left for gpu, left in gpus.items() if gpu.is_part is is_part] for is_part in (False, True)}
-    return Space(cpus=max(0, cpus), mem=max(0, mem), gpus=cards[False], parts=cards[True])
+def _space(cpus: int, mem: int, gpus: Sequence[Gpu]) -> Space:
+    parts = sum(gpu.is_part for gpu in gpus)
+    return Space(cpus=max(0, cpus), mem=max(0, mem), gpus=UNIT * (len(gpus) - parts), parts=UNIT * parts)
 
 
 class TaskGrants:
@@ -53,10 +51,9 @@ class TaskGrants:
     Args:
         offer: what it offers.
         clock: for reservations.
-        share: of the worker's life, that reservations may idle its machine for.
+        share: of the worker's life, that reservations may idle its machine for; 0 = there are none.
         chance: spreads delays.
         on_freed: called when something is free that was held.
-        environment: of what asks NVIDIA's library.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class TaskGrants:
         *,
         chance: random.Random,
         on_freed: Callable[[], None] = lambda: None,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.offer: Final = offer
         self._grants = Grants(offer)
@@ -75,8 +71,6 @@ class TaskGrants:
         self._share = share
         self._chance = chance
         self._on_freed = on_freed
-        self._environment = environment or {}
-        self._clearing = set[asyncio.Task[None]]()
         self._held: dict[tuple[str, int], HeldGrant] = {}
         self._waiting: HeldGrant | None = None
         self._idle_seconds = 0.0  # of the whole machine, for reservations so far
@@ -86,7 +80,7 @@ class TaskGrants:
         self._full_until = 0.0  # boottime in seconds before which nothing is taken, unless something is freed
         self._freed = Flag()
         self._has_grown = False  # the room, since it was asked for
-        total = _space(offer.cpus or 0, offer.mem or 0, dict.fromkeys(offer.gpus or (), UNIT))
+        total = _space(offer.cpus or 0, offer.mem or 0, offer.gpus or ())
         tags, counts_slots = sorted(offer.tags), offer.counts_slots
         self._room = Room(free=total, total=total, tags=tags, counts_slots=counts_slots)  # while nothing runs
         self._began = clock.boottime()
@@ -172,7 +166,7 @@ class TaskGrants:
 
     def _without_room(self, held: HeldGrant, place: Placement, *, may_reserve: bool) -> Placement:
         """Decide what is done with what has no room now, and let it wait where it may."""
-        if not self.held and not self._clearing:  # the rest is withheld, perhaps for ever
+        if not self.held:  # the rest is withheld, perhaps for ever
             return self._misfit(held.task, place, described(held.task.resources, held.task.needs))
         self._waits_since, self._waits_idle = self._clock.boottime(), self._idle_share()
         if place.admission is Admission.START:
@@ -239,7 +233,7 @@ class TaskGrants:
         return max(
             room.cpus / offer.cpus if offer.cpus else 0.0,
             room.mem / offer.mem if offer.mem else 0.0,
-            sum(room.gpus.values()) / (UNIT * len(offer.gpus)) if offer.gpus else 0.0,
+            len(room.gpus) / len(offer.gpus) if offer.gpus else 0.0,
         )
 
     def _patience(self) -> float:
@@ -254,31 +248,6 @@ class TaskGrants:
         return left / idle
 
     def _forget(self, held: HeldGrant) -> None:
-        cards = [gpu for gpu, part in held.grant.gpus.items() if part == UNIT] if held.grant is not None else []
-        if not (cards and self.offer.has_nvml):
-            self._free(held)
-            return
-        clearing = asyncio.ensure_future(self._free_once_clear(held, cards))
-        self._clearing.add(clearing)
-        clearing.add_done_callback(self._clearing.discard)
-
-    async def _free_once_clear(self, held: HeldGrant, cards: list[Gpu]) -> None:
-        """Free it when no process is on its cards: the driver frees memory after the process is gone."""
-        from jobq.resources.gpus import are_busy  # noqa: PLC0415 - most workers offer none
-
-        until = self._clock.boottime() + _CLEAR_SECONDS
-        try:
-            while self._clock.boottime() < until and await asyncio.to_thread(are_busy, cards, self._environment):
-                await self._clock.sleep_until(self._clock.boottime() + _CLEAR_LOOK_SECONDS)
-        finally:
-            self._free(held)
-
-    def close(self) -> None:
-        """Ask nobody any more."""
-        for clearing in self._clearing:
-            clearing.cancel()
-
-    def _free(self, held: HeldGrant) -> None:
         self._held = {key: each for key, each in self._held.items() if each is not held}
         if held.grant is not None:
             self._grants.give_back(held.grant)

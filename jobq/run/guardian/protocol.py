@@ -5,10 +5,8 @@ A frame is a length (4 bytes, big-endian) and a JSON object with the key `op`; d
 connection; it is never used twice.
 
 Worker to guardian, two descriptors with a spawn:
-    spawn   id, argv, env, unset, cwd (or null), deadline (or null), cpus (optional), and two descriptors:
-            stdout and stderr
+    spawn   id, argv, env, unset, cwd (or null), deadline (or null), and two descriptors: stdout and stderr
             env, unset: what the environment has otherwise, and no more, than that of the spawn before
-            cpus = the numbers of those that it may use; empty or none = those of the guardian
     extend  id, deadline          CLOCK_BOOTTIME in seconds, by which the tree must be dead
     clock   id (0)                before the first spawn: deadlines are of CLOCK_MONOTONIC, since a file of this machine
             is the store and leaves out suspends, too; a jump of the wall clock kills nothing (rule 12)

@@ -86,8 +86,7 @@ class System:
         """
         status, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            with kernel.bound_to(message.get("cpus")):
-                pid = self._launched(message, stdout, stderr, report) or fork_task(message, stdout, stderr, report)
+            pid = self._launched(message, stdout, stderr, report) or fork_task(message, stdout, stderr, report)
         except OSError:
             os.close(status)
             raise

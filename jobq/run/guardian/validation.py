@@ -4,8 +4,6 @@ import math
 
 from jobq.run.guardian.protocol import Message, WireError
 
-_MOST_CPUS = 65_536
-
 
 def check_spawn(message: Message) -> None:
     """Check a spawn message, whose environment is whole by now, and make its deadline a float or None."""
@@ -14,9 +12,6 @@ def check_spawn(message: Message) -> None:
         raise WireError("argv is no list of strings that names a program")
     if not isinstance(cwd, str | None):
         raise WireError("cwd is neither a string nor null")
-    cpus = message.get("cpus", [])
-    if not isinstance(cpus, list) or not all(type(number) is int and 0 <= number < _MOST_CPUS for number in cpus):
-        raise WireError("cpus is no list of numbers of processors")
     message["deadline"] = None if message["deadline"] is None else deadline_of(message["deadline"])
 
 

@@ -14,7 +14,6 @@ from jobq.run.process import OBEYED
 TYPE_CHECKING = False  # as in `typing`
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
     from typing import Any
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -274,26 +273,3 @@ def _parent(number: str) -> int:
             return int(file.read().rpartition(b")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return 0  # it ended while we looked
-
-
-@contextlib.contextmanager
-def bound_to(cpus: "list[int] | None") -> "Iterator[None]":
-    """Let what this thread starts meanwhile use these processors alone; none = those of this thread.
-
-    Where the machine has one of them no more, or may not be asked, it is not bound: it runs.
-    """
-    if not cpus:
-        yield
-        return
-    own = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, cpus)
-    except OSError as error:
-        say(f"a task is not bound to the processors {cpus}: {error.strerror}")
-    try:
-        yield
-    finally:
-        try:
-            os.sched_setaffinity(0, own)
-        except OSError as error:  # what was started runs, and must not seem not to
-            say(f"the processors {sorted(own)} are not to be had any more: {error.strerror}")

@@ -57,7 +57,6 @@ class Launch:
         stdout, stderr: descriptors that become the child's 1 and 2; its 0 is /dev/null, and it inherits no other.
         cwd: working directory; None = the spawner's.
         deadline: after which the tree must be dead; None = no deadline.
-        cpu_ids: the processors that it may use; empty = those of the spawner.
         on_gone: called once when nothing of the tree lives for certain, or nothing was started; never, where nobody can
             say so. That may be long after its end was reported: what survived SIGKILL may hold a device.
     """
@@ -68,7 +67,6 @@ class Launch:
     stderr: int
     cwd: str | None = None
     deadline: Deadline | None = None
-    cpu_ids: tuple[int, ...] = ()
     on_gone: Callable[[], None] = nothing
 
     def __post_init__(self) -> None:

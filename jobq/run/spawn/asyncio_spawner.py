@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from jobq.errors import ConfigurationError
-from jobq.run.process import kernel
 from jobq.run.process.spawner import (
     ExitStatus,
     Launch,
@@ -88,17 +87,16 @@ class AsyncioSpawner:
             raise RuntimeError("the spawner is not open: use it as `async with`")
         loop = asyncio.get_running_loop()
         try:
-            with kernel.bound_to([*launch.cpu_ids]):
-                popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread
-                    [*map(exec_bytes, launch.argv)],
-                    env={exec_bytes(name): exec_bytes(value) for name, value in launch.env.items()},
-                    cwd=None if launch.cwd is None else exec_bytes(launch.cwd),
-                    stdin=subprocess.DEVNULL,
-                    stdout=launch.stdout,
-                    stderr=launch.stderr,
-                    start_new_session=True,
-                    close_fds=True,
-                )
+            popen = subprocess.Popen(  # noqa: ASYNC220 - vfork and exec block for less than handing them to a thread
+                [*map(exec_bytes, launch.argv)],
+                env={exec_bytes(name): exec_bytes(value) for name, value in launch.env.items()},
+                cwd=None if launch.cwd is None else exec_bytes(launch.cwd),
+                stdin=subprocess.DEVNULL,
+                stdout=launch.stdout,
+                stderr=launch.stderr,
+                start_new_session=True,
+                close_fds=True,
+            )
         except (OSError, ValueError) as error:
             launch.on_gone()
             raise start_failed(launch, error) from error

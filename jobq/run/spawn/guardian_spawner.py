@@ -215,7 +215,6 @@ class GuardianSpawner:
             "unset": unset,
             "cwd": launch.cwd,
             "deadline": None if launch.deadline is None else launch.deadline.boottime,
-            "cpus": list(launch.cpu_ids),
         }
         stdout = os.dup(launch.stdout)  # the caller may close its own while the message still waits
         try:

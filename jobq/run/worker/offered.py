@@ -23,26 +23,21 @@ async def offered(settings: Settings, environment: Mapping[str, str]) -> tuple[S
     """
     counts_slots = settings.num_workers == AUTO_SLOTS
     cpus, mem, gpus = settings.offer_cpus, settings.offer_memory, settings.offer_gpus
-    if (counts_slots or settings.pin) and cpus is None:
+    if counts_slots and cpus is None:
         cpus = "auto"
     if cpus is None and mem is None and gpus is None:
         return settings, Offer(tags=frozenset(settings.tags))
-    offer = await asyncio.to_thread(_looked_for, cpus, mem, gpus, environment, binds=settings.pin)
+    offer = await asyncio.to_thread(_looked_for, cpus, mem, gpus, environment)
     if counts_slots:
         settings = settings.changed(num_workers=min(max(1, (offer.cpus or 0) // UNIT), _MOST_SLOTS))
     return settings, replace(offer, tags=frozenset(settings.tags), counts_slots=counts_slots)
 
 
 def _looked_for(
-    cpus: int | str | None,
-    mem: int | str | None,
-    gpus: tuple[str, ...] | None,
-    environment: Mapping[str, str],
-    *,
-    binds: bool,
+    cpus: int | str | None, mem: int | str | None, gpus: tuple[str, ...] | None, environment: Mapping[str, str]
 ) -> Offer:
     from jobq.resources import discovery  # noqa: PLC0415 - most workers offer nothing
-    from jobq.resources.gpus import found_gpus, has_nvml, named_gpus  # noqa: PLC0415 - as above
+    from jobq.resources.gpus import found_gpus, named_gpus  # noqa: PLC0415 - as above
 
     devices: tuple[Gpu, ...] | None = None
     if gpus is not None:
@@ -53,6 +48,4 @@ def _looked_for(
         cpus=discovery.found_cpus()[0] if isinstance(cpus, str) else cpus,
         mem=discovery.found_memory()[0] if isinstance(mem, str) else mem,
         gpus=devices,
-        has_nvml=bool(devices) and has_nvml(),
-        cpu_ids=discovery.found_cpu_ids() if binds else (),
     )

@@ -14,7 +14,6 @@ from jobq.racing import racing
 from jobq.resources.offer import Offer
 from jobq.run.attempt.checkpoints import archives_of
 from jobq.run.attempt.neighbours import Placement
-from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.runner import CommandRunner, OnLine, Runner
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
 from jobq.run.attempt.task_grants import TaskGrants
@@ -165,7 +164,7 @@ async def _runner(backend: Backend, settings: Settings, way: PullWay, on_line: O
                 sinks=sinks,
                 oom=oom_counter(),
             )
-            yield NoticeRunner(way.adapt(commands), commands, backend, settings)
+            yield way.adapt(commands)
         finally:
             line.close()
             folder.close()

@@ -20,12 +20,11 @@ from jobq.resources.offer import Offer
 from jobq.run.attempt.allowed import MOST_REFUSED
 from jobq.run.attempt.checkpoints import Archives, archives_of
 from jobq.run.attempt.neighbours import Admission, Neighbours, Placement
-from jobq.run.attempt.notice_runner import NoticeRunner
 from jobq.run.attempt.retry import Judge, verdict
 from jobq.run.attempt.runner import CommandRunner, OnBytes, OnLine, Runner
 from jobq.run.attempt.settle import Settled
 from jobq.run.attempt.supervisor import DeliveryReport, Supervisor
-from jobq.run.attempt.task_grants import TaskGrants
+from jobq.run.attempt.task_grants import IDLE_SHARE, TaskGrants
 from jobq.run.circuit_breaker import Breaker
 from jobq.run.process.environment import own_environment
 from jobq.run.process.log_files import nowhere
@@ -74,6 +73,7 @@ class Worker:
         gate: holds new tasks back; as the settings say by default.
         offer: what it offers of its machine; as the settings say by default.
         sinks: take the whole output of each attempt; where the settings say by default.
+        idle_share: of its life, that the machine may idle to make room for a task that has none.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Worker:
         gate: StartGate | None = None,
         offer: Offer | None = None,
         sinks: Sinks | None = None,
+        idle_share: float = IDLE_SHARE,
     ) -> None:
         self._backend = backend
         self._settings = settings
@@ -126,6 +127,7 @@ class Worker:
         self._busy = 0
         self._offer = offer
         self._slot_freed = Flag()
+        self._idle_share = idle_share
         self._grants = self._grants_of(offer or Offer())
         self._attempts: set[asyncio.Task[None]] = set()
         self._neighbours = Neighbours(self._clock)
@@ -161,15 +163,7 @@ class Worker:
             return await self._run(heard)
 
     def _grants_of(self, offer: Offer) -> TaskGrants:
-        share, chance = self._settings.reserve, self._host.chance
-        return TaskGrants(
-            offer,
-            self._clock,
-            share,
-            chance=chance,
-            on_freed=self._slot_freed.set,
-            environment=self._environment,
-        )
+        return TaskGrants(offer, self._clock, self._idle_share, chance=self._host.chance, on_freed=self._slot_freed.set)
 
     async def _run(self, heard: SignalHeard) -> WorkerReport:
         supervisor = self._supervisor()
@@ -192,7 +186,6 @@ class Worker:
             raise first_error(errors) from errors
         finally:
             supervisor.close()
-            self._grants.close()
             if not self._stopping.at_once.is_set():
                 await presence.stop()
         tripped = self._breaker.tripped.is_set()
@@ -271,7 +264,7 @@ class Worker:
             grants=self._grants,
             output_reader=self._host.output_reader,
         )
-        return NoticeRunner(self._adapt(commands), commands, self._backend, self._settings)
+        return self._adapt(commands)
 
     async def _work(self, supervisor: Supervisor, group: asyncio.TaskGroup) -> None:
         """Receive and start until asked to stop or nothing is left; then see the attempts to their end."""

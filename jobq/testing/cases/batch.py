@@ -80,14 +80,13 @@ async def what_is_run_at_an_end_is_each_its_own(bench: Bench) -> None:
 @case("batches", "deduplicates", "knows_batch_ids=False")
 async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
     """By whatever it is, waiting or ended: what is to be run then is there under another id, once, as it was signed."""
-    same, other, done = "jobq.then.s7.1", "jobq.then.s7:1.1", "jobq.notify.s7.1"
+    same, other, done = "jobq.then.s7.1", "jobq.then.s7:1.1", "jobq.then.s7:2.1"
     await bench.backend.push([task(id=done), task(id=other), task(id=same, command="python merge.py")])
     await (await bench.take_id(done)).settle(Complete(DONE))
     text = '{"id": "jobq.then.s7:1", "command": "python merge.py"}'
     work, fields = work_in(text, (Signature("someone", b"signature"),))
     signed = Task.new(**{**fields, "created": None}, work=work).encode().decode()
-    plan = Plan(then=(*_THEN.then, signed, *_THEN.then), notify=("https://host/a",))
-    await _of(bench).begin("s7", plan)
+    await _of(bench).begin("s7", Plan(then=(*_THEN.then, signed, *_THEN.then, *_THEN.then)))
     await bench.pushed(batch="s7")
     held = {each.id: each for each in await bench.take_all(3)}
     await _of(bench).seal("s7")
@@ -96,11 +95,11 @@ async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
             await delivery.settle(Complete(DONE))
     await _finished(bench, "s7")
     found = {each.id: each.task for each in await bench.take_all(4)}
-    begin_with = ("jobq.notify.s7.", "jobq.then.s7.", "jobq.then.s7:1.", "jobq.then.s7:2.1")
+    begin_with = ("jobq.then.s7.", "jobq.then.s7:1.", "jobq.then.s7:2.", "jobq.then.s7:3.1")
     assert all(id_.startswith(begin) for id_, begin in zip(sorted(found), begin_with, strict=True)), found
-    assert [found[id_].command for id_ in sorted(found)[1:]] == ["python merge.py"] * 3
+    assert [found[id_].command for id_ in sorted(found)] == ["python merge.py"] * 4
     assert not {same, other, done} & found.keys()
-    assert [(each.id, each.work.text) for each in found.values() if each.work] == [(sorted(found)[2], text)]
+    assert [(each.id, each.work.text) for each in found.values() if each.work] == [(sorted(found)[1], text)]
     for verb in (_of(bench).seal, _of(bench).find):
         await verb("s7")
     await bench.nothing()
@@ -109,13 +108,13 @@ async def an_id_that_is_taken_keeps_nothing_from_its_end(bench: Bench) -> None:
 @case("batches", "knows_batch_ids")
 async def an_id_that_another_task_has_keeps_nothing_from_its_end(bench: Bench) -> None:
     """Where a queue knows ids within its batches alone, no id is taken: what is run then is there, once, as signed."""
-    named, done = "jobq.then.s7.1", "jobq.notify.s7.1"
+    named, done = "jobq.then.s7.1", "jobq.then.s7:2.1"
     await bench.backend.push([task(id=done), task(id=named, command="python merge.py")])
     await (await bench.take_id(done)).settle(Complete(DONE))
     text = '{"id": "jobq.then.s7:1", "command": "python merge.py"}'
     work, fields = work_in(text, (Signature("someone", b"signature"),))
     signed = Task.new(**{**fields, "created": None}, work=work).encode().decode()
-    await _of(bench).begin("s7", Plan(then=(*_THEN.then, signed), notify=("https://host/a",)))
+    await _of(bench).begin("s7", Plan(then=(*_THEN.then, signed, *_THEN.then)))
     await bench.pushed(batch="s7")
     held = await bench.take_all(2)
     await _of(bench).seal("s7")
@@ -124,7 +123,7 @@ async def an_id_that_another_task_has_keeps_nothing_from_its_end(bench: Bench) -
             await delivery.settle(Complete(DONE))
     await _finished(bench, "s7")
     found = await bench.take_all(3)
-    assert sorted(each.id for each in found) == [done, named, "jobq.then.s7:1.1"]
+    assert sorted(each.id for each in found) == [named, "jobq.then.s7:1.1", done]
     signed_texts = [each.task.work.text for each in found if each.task.work and each.task.work.signatures]
     assert signed_texts == [text]
     for verb in (_of(bench).seal, _of(bench).find):
@@ -156,20 +155,18 @@ async def a_plan_that_cannot_be_carried_out_is_refused_at_once(bench: Bench) -> 
 async def what_several_say_of_its_end_is_done_once_each(bench: Bench) -> None:
     """Whoever says the same again adds nothing; who comes too late with more is told so."""
     batches = _of(bench)
-    others = Plan(then=(Task.new(command="python other.py").encode().decode(),), notify=("https://host/a",))
+    others = Plan(then=(Task.new(command="python other.py").encode().decode(),))
     again = Plan(then=(Task.new(command="python merge.py").encode().decode(),))
     for plan in (_THEN, others, again, others):
         await batches.begin("s7", plan)
     await batches.seal("s7")
     await _finished(bench, "s7")
-    found = [await bench.take() for _ in range(3)]
-    assert sorted(str(each.task.command) for each in found) == ["None", "python merge.py", "python other.py"]
+    found = [await bench.take() for _ in range(2)]
+    assert sorted(str(each.task.command) for each in found) == ["python merge.py", "python other.py"]
     await bench.nothing()
     await batches.begin("s7", again)
     with raises(BatchSealed):
         await batches.begin("s7", Plan(then=(Task.new(command="python late.py").encode().decode(),)))
-    with raises(BatchSealed):
-        await batches.begin("s7", Plan(notify=("https://host/late",)))
 
 
 @case("batches")
@@ -179,27 +176,6 @@ async def an_empty_batch_finishes_when_it_is_sealed(bench: Bench) -> None:
     await _of(bench).seal("s7")
     assert (await _finished(bench, "s7")).total == 0
     assert (await bench.take()).id == "jobq.then.s7.1"
-
-
-@case("batches")
-async def the_end_of_a_round_is_told_to_the_addresses_of_the_batch(bench: Bench) -> None:
-    """By a task for each, which names none of them; of a round that has not finished there is nothing to tell."""
-    batches = _of(bench)
-    addresses = ("https://host/a?token=1", "https://host/b")
-    await batches.begin("s7", Plan(notify=addresses))
-    with raises(BatchNotFound):
-        await batches.notice("s7", 1)
-    await batches.seal("s7")
-    ended = await _finished(bench, "s7")
-    found = await batches.notice("s7", 1)
-    assert (found.addresses, found.round) == (addresses, ended.rounds[0])
-    for name, number in (("s7", 2), ("s8", 1)):
-        with raises(BatchNotFound):
-            await batches.notice(name, number)
-    told = [await bench.take(), await bench.take()]
-    assert sorted(each.id for each in told) == ["jobq.notify.s7.1", "jobq.notify.s7:1.1"]
-    assert all(b"host" not in each.body for each in told)
-    assert "token" not in repr(found)
 
 
 @case("batches")

@@ -52,16 +52,16 @@ async def a_worker_has_all_that_is_needed(bench: Bench) -> None:
     both = await _pushed(bench, needs=["a100", "eu"])
     one = await _pushed(bench, needs=["eu"])
     gpus = await _pushed(bench, gpus=2, cpus=1)
-    part = await _pushed(bench, gpus=0.5, mem="1G")
+    card = await _pushed(bench, gpus=1, mem="1G")
     plain = await _pushed(bench)
     assert await _taken(bench, Room()) == plain
     await _nothing_fits(bench, Room())
     await _nothing_fits(bench, _room(cpus=64, mem=64 * _GIB, tags=["a100"]))
-    await _nothing_fits(bench, Room(free=Space(cpus=UNIT, gpus=(UNIT, 400), parts=(UNIT, 400), mem=_GIB - 1)))
+    await _nothing_fits(bench, Room(free=Space(cpus=UNIT, gpus=UNIT, parts=UNIT, mem=_GIB - 1)))
     assert await _taken(bench, _room(tags=["eu"])) == one
     assert await _taken(bench, _room(tags=["a100", "eu", "us"])) == both
-    assert await _taken(bench, Room(free=Space(gpus=(0, 500), mem=_GIB))) == part
-    assert await _taken(bench, Room(free=Space(cpus=UNIT, gpus=(UNIT, UNIT)))) == gpus
+    assert await _taken(bench, Room(free=Space(parts=UNIT, mem=_GIB))) == card
+    assert await _taken(bench, Room(free=Space(cpus=UNIT, gpus=2 * UNIT))) == gpus
 
 
 @case("selects")

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.skipif(
 
 
 def recipe() -> list[list[str]]:
-    """Return the command lines of the page, without `# jobq`."""
+    """Return the command lines of the page, without `jobq`."""
     page = (Path(__file__).parents[3] / "docs/security.md").read_text()
     section = page.partition("## Tasks as another user")[2].partition("\n## ")[0]
-    return [shlex.split(line)[2:] for line in re.findall(r"^# jobq .*", section, re.MULTILINE)]
+    return [shlex.split(line) for line in re.findall(r"^jobq (.*)", section, re.MULTILINE)]
 
 
 def test_the_recipe_as_it_is_printed(jobq: Jobq) -> None:

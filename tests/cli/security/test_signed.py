@@ -164,27 +164,6 @@ def test_a_replay_of_what_is_done_is_no_new_task(jobq: Jobq) -> None:
     assert (jobq.folder / "ran").read_text() == "x\n"
 
 
-@pytest.mark.usefixtures("key")
-def test_a_replay_is_no_task_that_rules_have_brought_here(jobq: Jobq) -> None:
-    """The way through queues is not signed: a stranger's copy had a new id each time, and ran each time."""
-    jobq("demo", "push", "-c", "echo x >> ran", env=signing(jobq))
-    fields = json.loads(jobq.inside(_waiting).encode())
-    jobq("demo", "worker", env=ON)
-    for queue in ("nowhere", "demo"):
-        fields["state"]["hop"] = {"id": f"{json.loads(fields['work'])['id']}+1.{0:012x}", "queues": [queue]}
-        forged = Task.decode(json.dumps(fields).encode())
-
-        async def push(backend: Backend, task: Task = forged) -> None:
-            await backend.push([task])
-
-        jobq.inside(push)
-        jobq("demo", "worker", env=ON)
-        (letter,) = jobq("demo", "dead", "list", "--json").objects
-        assert letter["reason"] == "wrong_queue"
-        jobq("demo", "dead", "purge", "--all", "--yes")
-    assert (jobq.folder / "ran").read_text() == "x\n"
-
-
 def test_a_message_that_names_a_key_and_holds_no_task_is_a_dead_letter(jobq: Jobq) -> None:
     KeyFile().write(jobq.folder / "trusted.json")
     body = {"version": 3, "work": "{}", "state": {}, "signatures": [{"keyid": "x", "sig": ""}]}
