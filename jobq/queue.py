@@ -269,7 +269,6 @@ class Queue:
         *,
         ttl: timedelta | None = None,
         wait: bool | timedelta = True,
-        lock_delay: timedelta = timedelta(0),
         holder: str | None = None,
     ) -> NamedLease:
         """Return a lease on a name, to be entered: `async with queue.lease("nightly") as lease`.
@@ -281,16 +280,15 @@ class Queue:
             name: 1 to 128 letters, digits, dots, dashes, colons and underscores; of this queue.
             ttl: how long it outlasts its holder's last renewal; None = the store's default, about a minute.
             wait: True = for as long as it takes; False = raise LeaseHeld at once; a time = after so long.
-            lock_delay: how long the name stays closed if this lease expires; not after a release.
             holder: for display only; None = HOST:PID.
 
         Raises:
             ConfigurationError: this service keeps no named leases, or not of this length.
         """
-        for argument, span in (("ttl", ttl), ("lock_delay", lock_delay), ("wait", wait)):
+        for argument, span in (("ttl", ttl), ("wait", wait)):
             if span is not None and not isinstance(span, bool):
                 checked_span(argument, span)
-        return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
+        return named_lease(self.leases, self.settings, name, ttl=ttl, wait=wait, holder=holder)
 
     def traversal(
         self,

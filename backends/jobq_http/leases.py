@@ -45,7 +45,6 @@ class HttpLeases:
             "key": request.key,
             "holder": request.holder,
             "ttl": request.ttl.total_seconds(),
-            "lock_delay": request.lock_delay.total_seconds(),
         }
         try:
             answer = await self._do("POST", "", body)

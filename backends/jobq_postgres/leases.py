@@ -29,8 +29,8 @@ _AGAIN: Final = """
 """
 _ACQUIRE: Final = """
     INSERT INTO jobq.lease AS l (
-        queue, name, token, request, holder, state, expires_at, ttl, lock_delay, acquired_at)
-    VALUES ($1, $2, 1, $3, $5, 'held', clock_timestamp() + $4, $4, $6, clock_timestamp())
+        queue, name, token, request, holder, state, expires_at, ttl, acquired_at)
+    VALUES ($1, $2, 1, $3, $5, 'held', clock_timestamp() + $4, $4, clock_timestamp())
     ON CONFLICT (queue, name) DO UPDATE SET
         token = l.token + 1,
         request = excluded.request,
@@ -38,7 +38,6 @@ _ACQUIRE: Final = """
         state = 'held',
         expires_at = clock_timestamp() + $4,
         ttl = $4,
-        lock_delay = excluded.lock_delay,
         acquired_at = clock_timestamp(),
         renewals = 0,
         is_revoked = false,
@@ -46,7 +45,7 @@ _ACQUIRE: Final = """
         ends = array_to_string((string_to_array(
             l.token || CASE l.state WHEN 'released' THEN ' released;' ELSE ' expired;' END || l.ends, ';'))[1:16], ';')
     WHERE l.state = 'released' AND l.request <> excluded.request
-       OR l.state = 'held' AND l.expires_at + l.lock_delay <= clock_timestamp()
+       OR l.state = 'held' AND l.expires_at <= clock_timestamp()
     RETURNING token, cursor, version
 """
 _OURS: Final = "queue = $1 AND name = $2 AND token = $3 AND state = 'held' AND expires_at > clock_timestamp()"
@@ -75,7 +74,7 @@ _REVOKE: Final = """
 """
 LEASE_COLUMNS: Final = """
     name, token, request, holder, state, extract(epoch FROM expires_at)::float8 AS expires_at,
-           extract(epoch FROM lock_delay)::float8 AS lock_delay, extract(epoch FROM acquired_at)::float8 AS acquired,
+           extract(epoch FROM acquired_at)::float8 AS acquired,
            renewals, is_revoked, cursor, version, confirmation, ends, extract(epoch FROM ttl)::float8 AS ttl,
            extract(epoch FROM clock_timestamp())::float8 AS now
 """
@@ -109,7 +108,7 @@ class PostgresLeases:
             for _ in range(_RACES):
                 found = await connection.fetchrow(_AGAIN, self._queue, name, key, request.ttl)
                 found = found or await connection.fetchrow(
-                    _ACQUIRE, self._queue, name, key, request.ttl, request.holder, request.lock_delay
+                    _ACQUIRE, self._queue, name, key, request.ttl, request.holder
                 )
                 if found is not None:
                     token, cursor, version = found
@@ -224,7 +223,6 @@ def row_of(found: Any) -> LeaseRow:
         holder=found["holder"],
         state=found["state"],
         expires_at=found["expires_at"],
-        lock_delay=found["lock_delay"],
         acquired=found["acquired"],
         renewals=found["renewals"],
         is_revoked=found["is_revoked"],

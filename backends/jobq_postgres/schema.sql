@@ -102,7 +102,6 @@ CREATE TABLE jobq.lease (
     holder       text NOT NULL,                   -- for display only
     state        text NOT NULL CHECK (state IN ('held', 'released', 'confirmed')),
     expires_at   timestamptz NOT NULL,
-    lock_delay   interval NOT NULL,               -- it stays closed so long after an expiry
     acquired_at  timestamptz NOT NULL,
     renewals     integer NOT NULL DEFAULT 0,      -- of the latest grant
     is_revoked   boolean NOT NULL DEFAULT false,  -- it may not be renewed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps, cursor_of
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
+from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown, QueueNotFound
 from jobq.pausing import Pause
 from jobq.servable import DATABASE, IDS_KEPT, Document, Kind, ListedTask, all_pages, dead_cursor, unpacked
 from jobq.task import Task
@@ -399,15 +399,8 @@ class SqliteBackend:
 
     async def _read(self, work: Callable[[sqlite3.Connection, int, Now], T]) -> T:
         """Look at the queue on a connection of its own: what takes long holds up no claim and no renewal."""
-        if self._reader is not None and self._reader.file.is_in_use_by_now():
-            before, self._reader = self._reader, None
-            await before.stop()
-        try:
-            _, queue = await self._linked()
-            reader = self._reader or await self._opened_to_read()
-        except AccessDenied:
-            reader = await self._opened_by_reader()
-            queue = await self._queue_in(reader)
+        _, queue = await self._linked()
+        reader = self._reader or await self._opened_to_read()
 
         def confirmed(database: sqlite3.Connection, now: Now) -> T:
             task_sql.confirm(database, queue)
@@ -450,13 +443,6 @@ class SqliteBackend:
                 alone = self._connect is SqliteConnection  # nobody waits for it meanwhile
                 file = OpenFile(self._file, reads_beside=writer.file)
                 self._reader = writer if alone else await self._started(file)
-            return self._reader
-
-    async def _opened_by_reader(self) -> SqliteConnection:
-        """Return a connection of one who may read the file, and not write there."""
-        async with self._guard():
-            if self._reader is None:
-                self._reader = await self._started(OpenFile(self._file, only_reads=True))
             return self._reader
 
     async def _started(self, file: OpenFile) -> SqliteConnection:

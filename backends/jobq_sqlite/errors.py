@@ -28,10 +28,7 @@ def translate(error: sqlite3.Error, path: Path) -> JobqError:  # noqa: PLR0911 -
                 f"no space left for {path}; nothing was changed. Free some space on {path.parent} and try again"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return AccessDenied(
-                f"{path} cannot be written by this user ({error}); check the rights of the file and of its folder,"
-                " or choose another folder with JOBQ_HOME"
-            )
+            return no_write(path, str(error))
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StoreUnusable(
                 f"{path} is damaged or no SQLite database ({error}). Move it away and push again, or save what can be"
@@ -42,6 +39,14 @@ def translate(error: sqlite3.Error, path: Path) -> JobqError:  # noqa: PLR0911 -
         case sqlite3.SQLITE_ERROR:
             return StoreUnusable(f"{path} has not the tables it should have ({error}); was it changed by hand?")
     return BackendUnavailable(f"{path}: {error}")
+
+
+def no_write(path: Path, why: str) -> AccessDenied:
+    """Return what a user is told who may not write to the file."""
+    return AccessDenied(
+        f"{path} cannot be written by this user ({why}), which a look needs, too: give this user the right to write to"
+        " the file and its folder, or choose another folder with JOBQ_HOME"
+    )
 
 
 def leaves_doubt(error: sqlite3.Error) -> bool:

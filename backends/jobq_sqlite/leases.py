@@ -24,12 +24,12 @@ _LIMITS: Final = LeaseLimits(
     default_ttl=timedelta(seconds=60), min_ttl=timedelta(seconds=1), poll=timedelta(seconds=0.25)
 )
 COLUMNS: Final = (
-    "token, request, holder, state, expires_at, lock_delay, acquired_at, renewals, is_revoked, cursor, version,"
+    "token, request, holder, state, expires_at, acquired_at, renewals, is_revoked, cursor, version,"
     " confirmation, ends, ttl"  # in the order of LeaseRow
 )
 _READ: Final = f"SELECT {COLUMNS} FROM lease WHERE queue = ? AND name = ?"  # noqa: S608 - a constant of ours
 _LIST: Final = f"SELECT {COLUMNS}, name FROM lease WHERE queue = ? ORDER BY name"  # noqa: S608 - as above
-_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {COLUMNS}) VALUES (?, ?{', ?' * 14})"  # noqa: S608 - as above
+_WRITE: Final = f"INSERT OR REPLACE INTO lease (queue, name, {COLUMNS}) VALUES (?, ?{', ?' * 13})"  # noqa: S608 - as above
 
 
 class SqliteLeases:

@@ -15,7 +15,6 @@ CREATE TABLE lease (
     holder       TEXT NOT NULL,      -- for display only
     state        TEXT NOT NULL CHECK (state IN ('held', 'released', 'confirmed')),
     expires_at   REAL NOT NULL,
-    lock_delay   REAL NOT NULL,      -- seconds that it stays closed after an expiry
     acquired_at  REAL NOT NULL,      -- wall time, for people
     renewals     INTEGER NOT NULL,   -- of the latest grant
     is_revoked   INTEGER NOT NULL,   -- it may not be renewed

@@ -15,7 +15,7 @@ from jobq.clock import Clock
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, JobqError, QueueNotFound, StoreUnusable
 from jobq.formats.lazy_dataclass import dataclass
 from jobq_sqlite import forked, private_file
-from jobq_sqlite.errors import StoreReplaced, translate
+from jobq_sqlite.errors import StoreReplaced, no_write, translate
 from jobq_sqlite.file_clock import FileClock
 from jobq_sqlite.host import BootedHost
 from jobq_sqlite.same_file import SameFile, other_name
@@ -67,12 +67,11 @@ class StoreFile:
     busy_timeout: float = 5.0
     connection_class: type[sqlite3.Connection] = sqlite3.Connection
 
-    def open(self, *, create: bool, only_reads: bool = False) -> sqlite3.Connection:
+    def open(self, *, create: bool) -> sqlite3.Connection:
         """Return a connection to the file, which is of this version; for the thread that will own it.
 
         Args:
             create: whether to make what is missing.
-            only_reads: for who may not write there.
 
         Raises:
             QueueNotFound: it is not there, or is empty, and `create` is false.
@@ -86,9 +85,8 @@ class StoreFile:
         if create:
             private_file.make_file(self.path)
         try:
-            mode = self._mode_to_read() if only_reads else "rwc" if create else "rw"
             database = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}",
+                f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
                 uri=True,
                 isolation_level=None,
                 timeout=self.busy_timeout,
@@ -97,20 +95,8 @@ class StoreFile:
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
         with _closed_by_errors(database, self.path):
-            if only_reads:
-                self._check_version(database)
-            else:
-                self._prepare_patiently(database, create=create)
+            self._prepare_patiently(database, create=create)
         return database
-
-    def _mode_to_read(self) -> str:
-        # Without its log the file is all there is, and nobody has it open: who cannot make a log's index reads it so.
-        return "ro" if Path(f"{self.path.resolve()}-wal").exists() else "ro&immutable=1"
-
-    def _check_version(self, database: sqlite3.Connection) -> None:
-        self._check_owner(database)
-        if _user_version(database) < SCHEMA_VERSION:
-            raise AccessDenied(f"{self.path} is of an older version, and this user may not bring it up to date")
 
     def _make_folder(self) -> None:
         folder = self.path.parent
@@ -142,6 +128,8 @@ class StoreFile:
                 raise StoreUnusable(f"{self.path} is not a file; name a file, such as {self.path / 'jobs.db'}")
             if (wrong := other_name(self.path)) is not None:
                 raise StoreUnusable(wrong)
+            if not os.access(self.path, os.W_OK):  # SQLite would open it to read, now and then
+                raise no_write(self.path, os.strerror(errno.EACCES))
 
     def _prepare_patiently(self, database: sqlite3.Connection, *, create: bool) -> None:
         # SQLite's busy time-out does not hold while others make the file (the switch to its log, a journal left hot).
@@ -209,8 +197,7 @@ class OpenFile:
         file: the file and who may use it.
         create: make it where it is missing.
         reads_beside: who has it open to write; then this one only reads, and opens no other file than that.
-        only_reads: open it for who may not write there.
-        looks: only read, once it is open and was brought up to date.
+        looks: only read, once it is open.
 
     Attributes:
         undisturbed: to hold its locks in.
@@ -222,7 +209,6 @@ class OpenFile:
         *,
         create: bool = False,
         reads_beside: "OpenFile | None" = None,
-        only_reads: bool = False,
         looks: bool = False,
     ) -> None:
         self.path = file.path
@@ -230,8 +216,7 @@ class OpenFile:
         self.undisturbed = Undisturbed()
         self._file = file
         self._create = create
-        self._only_reads = only_reads
-        self._looks = looks or only_reads or reads_beside is not None
+        self._looks = looks or reads_beside is not None
         self._reads_beside = reads_beside
         self._same = SameFile(file.path)
         self._clock = FileClock(file.path, file.clock, file.host, adopt=file.adopt)
@@ -243,7 +228,7 @@ class OpenFile:
         forked.hold(self, self.path)
         try:
             with self.undisturbed:  # it may have to make the file
-                database = self._file.open(create=self._create, only_reads=self._only_reads)
+                database = self._file.open(create=self._create)
         except BaseException:
             forked.let_go(self)
             raise
@@ -271,10 +256,6 @@ class OpenFile:
     def go_nameless(self) -> None:
         """Expect the file to be deleted by its only user."""
         self._same.go_nameless()
-
-    def is_in_use_by_now(self) -> bool:
-        """Return whether it was opened as one that nobody writes to (`_mode_to_read`), and somebody does."""
-        return self._only_reads and self._same.has_got_log()
 
     def confirm(self) -> None:
         """Raise StoreReplaced unless what was committed stands where others look for it."""

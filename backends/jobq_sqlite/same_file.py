@@ -68,11 +68,6 @@ class SameFile:
         if database.execute("SELECT identity FROM host").fetchone() != (self._identity,):
             raise self._replaced("holds another queue now")
 
-    def has_got_log(self) -> bool:
-        """Return whether it is the same, and had no log when it was opened, and has one now."""
-        file, log, _ = self._look()
-        return log is not None and self._marks[:2] == (file, None)
-
     def go_nameless(self) -> None:
         """Look no more: the connection that has the file open deletes it, so that nothing of it is left behind."""
         self._is_nameless = True

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Self, TypeVar
 
-from jobq.errors import AccessDenied, BackendUnavailable, QueueNotFound, StoreUnusable
+from jobq.errors import BackendUnavailable, QueueNotFound, StoreUnusable
 from jobq.journal.error_grouping import checked_grouping
 from jobq.journal.notes import NoteKind, QueueNote
 from jobq.journal.task_filter import TaskFilter
@@ -178,21 +178,11 @@ class SqliteViews:
         async with self._opening:
             if self._closed:
                 raise BackendUnavailable(f"{self._file.path} is closed: it was left before this call")
-            if self._connection is not None and self._connection.file.is_in_use_by_now():
-                before, self._connection = self._connection, None
-                await before.stop()
             if self._connection is None:
-                self._connection = await self._started()
+                connection = ThreadConnection(OpenFile(self._file, looks=True), _nothing)
+                await connection.start()
+                self._connection = connection
             return self._connection
-
-    async def _started(self) -> ThreadConnection:
-        try:
-            connection = ThreadConnection(OpenFile(self._file, looks=True), _nothing)
-            await connection.start()
-        except AccessDenied:
-            connection = ThreadConnection(OpenFile(self._file, only_reads=True), _nothing)
-            await connection.start()
-        return connection
 
     async def _leave(self) -> None:
         async with self._opening:

@@ -33,7 +33,6 @@ class Acquirer:
         *,
         timing: LeaseTiming,
         wait: bool | timedelta,
-        lock_delay: timedelta,
         holder: str,
         clock: Clock,
         on_busy: Callable[[str, int], None] | None,
@@ -44,7 +43,6 @@ class Acquirer:
         self._timing = timing
         self._ttl = timedelta(seconds=timing.lease)
         self._wait = wait
-        self._lock_delay = lock_delay
         self._holder = holder
         self._clock = clock
         self._on_busy = on_busy
@@ -70,7 +68,6 @@ class Acquirer:
                 key=str(uuid.uuid4()),
                 holder=self._holder,
                 ttl=self._ttl,
-                lock_delay=self._lock_delay,
             )
             self._may_be_granted = False
             try:
@@ -157,8 +154,5 @@ def _why_busy(name: str, busy: Busy) -> str:
         return (
             f"lease {name} was confirmed by {busy.holder} under token {busy.token}: it is taken until that is released"
         )
-    if busy.why == "delayed":
-        left = "" if busy.remaining is None else f" for {durations.show(round(busy.remaining, 1))}"
-        return f"lease {name} expired and stays closed{left} (its lock-delay); {busy.holder} had it, token {busy.token}"
     left = "" if busy.remaining is None else f", for {durations.show(round(busy.remaining, 1))} unless it is renewed"
     return f"lease {name} is held by {busy.holder} under token {busy.token}{left}"

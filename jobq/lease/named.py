@@ -41,7 +41,6 @@ class NamedLease:
         name: of the lease.
         timing: what follows from its length.
         wait: True = for as long as it takes; False = not at all; a time = at most so long.
-        lock_delay: how long the name stays closed if this lease expires; not after a release.
         holder: for display only; None = HOST:PID.
         clock: the machine's, but for tests.
         on_extended: called with each new deadline (boottime, seconds), for others that enforce it, too (rule 7).
@@ -62,7 +61,6 @@ class NamedLease:
         *,
         timing: LeaseTiming,
         wait: bool | timedelta = True,
-        lock_delay: timedelta = timedelta(0),
         holder: str | None = None,
         clock: Clock | None = None,
         on_extended: Callable[[float], None] | None = None,
@@ -80,7 +78,6 @@ class NamedLease:
             self.name,
             timing=timing,
             wait=wait,
-            lock_delay=lock_delay,
             holder=_checked_text(holder or this_holder(), "a holder's name"),
             clock=self._clock,
             on_busy=on_busy,

@@ -24,7 +24,6 @@ class LeaseRow:
         token, key, holder: of the latest grant.
         state: held (perhaps expired), released, or confirmed.
         expires_at: by the store's clock.
-        lock_delay: seconds that the name stays closed once this lease has expired.
         acquired: wall time, for people.
         renewals: of the latest grant.
         is_revoked: it may be neither renewed nor confirmed.
@@ -39,7 +38,6 @@ class LeaseRow:
     holder: str = ""
     state: str = RELEASED
     expires_at: float = 0.0
-    lock_delay: float = 0.0
     acquired: float = 0.0
     renewals: int = 0
     is_revoked: bool = False
@@ -73,7 +71,6 @@ def acquire(row: LeaseRow | None, request: Request, now: float, wall: float) -> 
         holder=request.holder,
         state=HELD,
         expires_at=now + ttl,
-        lock_delay=request.lock_delay.total_seconds(),
         acquired=wall,
         cursor=row.cursor,
         version=row.version,
@@ -186,11 +183,9 @@ def _stale(name: str, row: LeaseRow | None, token: int) -> LockLost:
 def _busy(row: LeaseRow, now: float) -> Busy | None:
     if row.state == CONFIRMED:
         return Busy(holder=row.holder, token=row.token, remaining=None, why="confirmed")
-    free = row.expires_at + row.lock_delay
-    if row.state == RELEASED or now >= free:
+    if row.state == RELEASED or now >= row.expires_at:
         return None
-    why = "held" if now < row.expires_at else "delayed"
-    return Busy(holder=row.holder, token=row.token, remaining=free - now, why=why)
+    return Busy(holder=row.holder, token=row.token, remaining=row.expires_at - now, why="held")
 
 
 def _grant(row: LeaseRow, request: Request) -> Grant:

@@ -61,14 +61,12 @@ class Request:
         key: made for this request alone (a UUID); the same key again is answered like the first time.
         holder: for display only.
         ttl: how long the lease lasts unless it is renewed.
-        lock_delay: how long the name stays closed after this lease has expired; not after a release.
     """
 
     name: str
     key: str
     holder: str
     ttl: timedelta
-    lock_delay: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,7 @@ class Busy:
         holder: who has it, for display.
         token: of the present lease.
         remaining: seconds until it may be free unless it is renewed, by the server's clock; None = nobody knows.
-        why: "held", "confirmed", or "delayed": expired, and within its lock-delay.
+        why: "held" or "confirmed".
     """
 
     holder: str
@@ -155,7 +153,7 @@ class LeaseStore(Protocol):
         ...
 
     async def acquire(self, request: Request) -> Grant | Busy:
-        """Take the name if it is free: never taken, released, or expired and past its lock-delay.
+        """Take the name if it is free: never taken, released, or expired.
 
         The same request again, while its lease lasts, renews it and gets the same token: so a lost answer is repeated.
         """

@@ -46,7 +46,6 @@ async def acquire(call: RequestCall) -> Reply:
         key=body.key or str(uuid.uuid4()),
         holder=body.holder,
         ttl=timedelta(seconds=body.ttl),
-        lock_delay=timedelta(seconds=body.lock_delay),
     )
     answer = await (await _store(call)).acquire(request)
     if isinstance(answer, Busy):

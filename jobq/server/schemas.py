@@ -394,7 +394,6 @@ class NewLease(Body):
     holder: Annotated[Shown, Field(max_length=1000, description="For display only.")] = ""
     ttl: LeaseSeconds = 60.0
     key: Annotated[Key | None, Field(description="For this request alone: the same again is answered alike.")] = None
-    lock_delay: Annotated[Seconds, Field(description="How long the name stays closed once this expires.")] = 0.0
 
 
 class LeaseToken(Body):

@@ -183,7 +183,6 @@ class Queue:
         *,
         ttl: timedelta | None = None,
         wait: bool | timedelta = True,
-        lock_delay: timedelta = timedelta(0),
         holder: str | None = None,
     ) -> "Lease":
         """Return a lease on a name, to be entered: `with queue.lease("nightly") as lease`; see `jobq.Queue.lease`.
@@ -192,7 +191,7 @@ class Queue:
         """
 
         async def made() -> NamedLease:
-            return self._queue.lease(name, ttl=ttl, wait=wait, lock_delay=lock_delay, holder=holder)
+            return self._queue.lease(name, ttl=ttl, wait=wait, holder=holder)
 
         return Lease(self._call(made()), self._call)
 

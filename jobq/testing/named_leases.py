@@ -67,13 +67,13 @@ class LeaseBench:
         """Return the same leases through another handle."""
         return store_of(await self._stack.enter_async_context(self._harness.connect(self._queue)))
 
-    def request(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0), name: str = NAME) -> Request:
+    def request(self, holder: str = "a", *, name: str = NAME) -> Request:
         """Return a new request."""
-        return Request(name=name, key=str(uuid.uuid4()), holder=holder, ttl=self.ttl, lock_delay=lock_delay)
+        return Request(name=name, key=str(uuid.uuid4()), holder=holder, ttl=self.ttl)
 
-    async def granted(self, holder: str = "a", *, lock_delay: timedelta = timedelta(0)) -> Grant:
+    async def granted(self, holder: str = "a") -> Grant:
         """Take the name, which must be free."""
-        answer = await self.store.acquire(self.request(holder, lock_delay=lock_delay))
+        answer = await self.store.acquire(self.request(holder))
         assert isinstance(answer, Grant), f"a free name was refused: {answer}"
         return answer
 
@@ -359,28 +359,6 @@ async def a_confirmed_name_is_released_by_its_token_only(bench: LeaseBench) -> N
     with raises(LockLost, "a confirmation after its release"):
         await bench.store.confirm(NAME, grant.token, "")
     assert (await bench.granted("b")).token > grant.token
-
-
-@_case()
-async def a_lock_delay_follows_an_expiry(bench: LeaseBench) -> None:
-    """The name stays closed for so long after an expiry, by the server's clock."""
-    delay = timedelta(seconds=3)
-    grant = await bench.granted(lock_delay=delay)
-    await bench.expire()
-    busy = await bench.busy()
-    assert (busy.why, busy.token) == ("delayed", grant.token)
-    assert busy.remaining is None or busy.remaining <= delay.total_seconds()
-    assert await bench.state() is LeaseState.EXPIRED
-    await bench.clock.advance(delay.total_seconds() + _MARGIN_SECONDS)
-    assert (await bench.granted("b")).token > grant.token
-
-
-@_case()
-async def a_lock_delay_follows_no_release(bench: LeaseBench) -> None:
-    """What was given back is free at once."""
-    grant = await bench.granted(lock_delay=timedelta(seconds=30))
-    await bench.store.release(NAME, grant.token)
-    await bench.granted("b")
 
 
 @_case()

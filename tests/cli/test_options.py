@@ -55,7 +55,6 @@ NO_VARIABLE: Final = {
     },
     "lease run": {
         **dict.fromkeys(("--wait", "--wait-at-most", "--conflict-exit-code"), _ANSWER),
-        "--lock-delay": "of the name that is leased, and of no other",
     },
     "logs": {"--attempt": _WHAT, "--follow": _ANSWER, "--json": _ANSWER},
     "healthcheck": {"--json": _ANSWER, "--max-age": "of who asks; the worker writes each 5 s in any case"},

@@ -26,14 +26,13 @@ class Bench:
         self.other = store_of(self.backend)
         self.deadlines: list[float] = []
 
-    def lease(self, wait: bool | timedelta = True, lock_delay: float = 0.0) -> NamedLease:
+    def lease(self, wait: bool | timedelta = True) -> NamedLease:
         return NamedLease(
             self.store,
             NAME,
             timing=LeaseTiming(lease=L),
             wait=wait,
             clock=self.clock,
-            lock_delay=timedelta(seconds=lock_delay),
             on_extended=self.deadlines.append,
         )
 
@@ -301,21 +300,6 @@ async def test_a_confirmation_after_the_reservation_ran_out_is_refused(bench: Be
         await lease.confirm("seat 5")
     with pytest.raises(LockLost):
         await bench.other.confirm(NAME, lease.token, "seat 5")
-
-
-async def test_a_lock_delay_is_waited_for(bench: Bench) -> None:
-    first = bench.lease(lock_delay=30)
-    await first.__aenter__()
-    await first._kept.__aexit__(None, None, None)
-    await bench.clock.advance(L)
-    with pytest.raises(LeaseHeld, match="stays closed"):
-        await bench.lease(wait=False).__aenter__()
-    second = bench.lease()
-    began = bench.clock.boottime()
-    waiting = asyncio.create_task(second.__aenter__())
-    await bench.drive(waiting)
-    assert 29 < bench.clock.boottime() - began < 31
-    await second.__aexit__(None, None, None)
 
 
 async def test_a_store_without_leases_says_what_to_do() -> None:

@@ -111,19 +111,6 @@ class ExpiredMayConfirm(_Mutant):
         return await super().confirm(name, token, value)
 
 
-class NoLockDelay(_Mutant):
-    async def acquire(self, request: Request) -> Grant | Busy:
-        return await super().acquire(replace(request, lock_delay=timedelta(0)))
-
-
-class LockDelayAfterRelease(_Mutant):
-    async def acquire(self, request: Request) -> Grant | Busy:
-        row = self._row(request.name)
-        if row is not None and row.state == rules.RELEASED and row.lock_delay and row.key != request.key:
-            return Busy(holder=row.holder, token=row.token, remaining=1.0, why="delayed")
-        return await super().acquire(request)
-
-
 class RevokedIsFreeAtOnce(_Mutant):
     async def acquire(self, request: Request) -> Grant | Busy:
         row = self._row(request.name)

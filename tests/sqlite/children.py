@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import signal
 import sqlite3
 import tempfile
 import time
@@ -140,29 +139,20 @@ def push_as_nobody(path: Path, writer: Connection) -> None:
     say(writer, asyncio.run(push(path)))
 
 
-def look_as_nobody(path: Path, writer: Connection, *, looks: int = 1) -> None:
-    """Count and peek without the rights of root; say what is found, or the error; before each other look wait for HUP.
-
-    Args:
-        path: of the file.
-        writer: to the parent.
-        looks: how many, all through one connected backend.
-    """
+def look_as_nobody(path: Path, writer: Connection) -> None:
+    """Count and peek without the rights of root; say what is found, or the error."""
 
     async def look(file: Path, *, makes: bool = False) -> None:
         async with SqliteBackend(real_file(file), "q") as queue:
             if makes:
                 await queue.create()
-            for number in range(0 if makes else looks):
-                if number:
-                    signal.sigwait({signal.SIGHUP})
-                try:
-                    found = f"{(await queue.stats()).visible} {[found.id for found in await queue.peek(10)]}"
-                except JobqError as error:
-                    found = f"{type(error).__name__}: {error}"
-                say(writer, found)
+                return
+            try:
+                found = f"{(await queue.stats()).visible} {[found.id for found in await queue.peek(10)]}"
+            except JobqError as error:
+                found = f"{type(error).__name__}: {error}"
+            say(writer, found)
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(look(Path(folder, "warm.db"), makes=True))  # as above
     os.setgroups([])

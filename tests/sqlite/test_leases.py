@@ -32,25 +32,19 @@ async def test_reboot_ends_named_leases_in_time_and_keeps_tokens_cursors_and_con
         taken = await before.leases.acquire(request("taken"))
         assert isinstance(taken, Grant)
         await before.leases.confirm("taken", taken.token, "seat 5")
-        await before.leases.acquire(request("delayed", lock_delay=timedelta(seconds=30)))
         clock = VirtualClock(boottime=20, wall=old.wall())
         async with backend(virtual_file(tmp_path, clock, host=REBOOTED)) as after:
             assert isinstance(await after.leases.acquire(request()), Busy), "it stands to its end"
             await old.advance(86400)
             await clock.advance(86400)
             states = {record.name: record.state for record in await after.leases.list()}
-            assert states == {
-                "one": LeaseState.EXPIRED, "taken": LeaseState.CONFIRMED, "delayed": LeaseState.EXPIRED,
-            }  # fmt: skip
+            assert states == {"one": LeaseState.EXPIRED, "taken": LeaseState.CONFIRMED}
             for refused in (before.leases.renew(held, timedelta(1)), before.leases.save(held, "late", 2)):
                 with pytest.raises(LockLost):
                     await refused
             again = await after.leases.acquire(request())
             assert isinstance(again, Grant)
             assert (again.token, again.cursor) == (2, "half")
-            assert isinstance(await after.leases.acquire(request("delayed")), Busy), "its delay counts from the boot"
-            await clock.advance(31)
-            assert isinstance(await after.leases.acquire(request("delayed")), Grant)
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))

@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
 from jobq.journal.views import MOST_COUNTED
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_sqlite import (
-    StoreFile,
     bounded_read,
     dead_groups,
     lease_listing,
@@ -250,25 +249,6 @@ async def test_another_file_in_its_place_is_said_and_then_looked_at(tmp_path: Pa
         with pytest.raises(StoreUnusable):
             await views.queues("", 10)
         assert [line.name for line in (await views.queues("", 10)).rows] == ["other"]
-
-
-async def test_who_may_only_read_the_file_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = real_file(tmp_path / "jobs.db")
-    async with backend(file) as queue:
-        await queue.create()
-        await queue.push(tasks(2))
-    before = (tmp_path / "jobs.db").read_bytes()
-    opened = StoreFile.open
-
-    def refused(self: StoreFile, *, create: bool, only_reads: bool = False) -> sqlite3.Connection:
-        if not only_reads:
-            raise AccessDenied("no right to write")
-        return opened(self, create=create, only_reads=True)
-
-    monkeypatch.setattr(StoreFile, "open", refused)
-    async with SqliteViews(file) as views:
-        assert len((await views.tasks("q", TaskFilter(), "", 10)).rows) == 2
-    assert (tmp_path / "jobs.db").read_bytes() == before
 
 
 _NO_PLACES = (

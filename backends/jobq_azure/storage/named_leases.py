@@ -7,9 +7,7 @@ way for long changes nothing (S9). What the service's leases mean here:
 - they last 15 to 60 s in whole seconds, or for ever, which nothing that can vanish may hold: so a ttl is 15 to 60 s;
 - the service says neither how much time is left nor how often a lease was renewed;
 - it still renews a lease that has expired, if nobody has leased the blob or written to it since: nothing has overlapped
-  then, and the holder has let go of it by its own deadline anyway;
-- when a lease expired is not said either, so a lock-delay counts from when somebody first asked for the name after it,
-  by the service's clock.
+  then, and the holder has let go of it by its own deadline anyway.
 """
 
 import asyncio
@@ -25,7 +23,7 @@ from typing import Any, Final, TypeVar
 from jobq.errors import BackendUnavailable, LockLost, MalformedTask, SettlementUnknown, StoreUnusable
 from jobq.formats import strict_json
 from jobq.lease import rules
-from jobq.lease.rules import CONFIRMED, HELD, RELEASED, LeaseRow
+from jobq.lease.rules import CONFIRMED, HELD, LeaseRow
 from jobq.lease.store import Busy, Confirmation, Grant, LeaseLimits, LeaseRecord, Request
 from jobq_azure.common.errors import NoAnswer, NoBlob
 from jobq_azure.storage.blob_client import BlobWire, Changed, Found, Taken
@@ -42,7 +40,6 @@ _LIMITS: Final = LeaseLimits(
     whole_seconds=True,
 )
 _IN_TIME: Final = -1.0  # for the rules: that it has not expired is what the service itself checks, by the lease's id
-_GRAIN_SECONDS: Final = 1.0  # of the service's Date
 _RACES: Final = 3  # how often a blob may change between our read and our write
 _READS_AT_ONCE: Final = 16
 _ACTIVE: Final = frozenset({"leased", "breaking"})
@@ -50,26 +47,23 @@ _ACTIVE: Final = frozenset({"leased", "breaking"})
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """A blob's content, taken apart; `closed_since` is when its expiry was first noticed, by the service's clock."""
+    """A blob's content, taken apart."""
 
     row: LeaseRow
     etag: str = ""
     lease_state: str = "available"
-    date: float | None = None
-    closed_since: float | None = None
 
     def encode(self) -> bytes:
-        return json.dumps({**asdict(self.row), "closed_since": self.closed_since}).encode()
+        return json.dumps(asdict(self.row)).encode()
 
     @classmethod
     def decode(cls, name: str, found: Found) -> "_Kept":
         try:
             values: Any = strict_json.loads(found.content)
-            closed_since = values.pop("closed_since")
             row = LeaseRow(**{field.name: values[field.name] for field in fields(LeaseRow)})
         except (MalformedTask, AttributeError, KeyError, TypeError):
             raise StoreUnusable(f"the blob of lease {name} is not one that jobq wrote; delete it, or mend it") from None
-        return cls(row=row, etag=found.etag, lease_state=found.lease_state, date=found.date, closed_since=closed_since)
+        return cls(row=row, etag=found.etag, lease_state=found.lease_state)
 
 
 class BlobLeases:
@@ -112,38 +106,18 @@ class BlobLeases:
         if kept.row.token and kept.row.key == key and kept.row.state == HELD:
             self._known[name, kept.row.token] = kept
             return _grant(name, kept.row)
-        answer = await self._closed(request, kept)
-        if answer is not None:
+        if kept.row.state == CONFIRMED:
             await self._unlease(name, key)
-            return answer
+            return Busy(holder=kept.row.holder, token=kept.row.token, remaining=None, why="confirmed")
         if kept.row.key == key:
             await self._unlease(name, key)
             raise LockLost(f"lease {name}: this request was granted and has ended; make a new one")
         # That the name is free was decided above: the rule only has to make the next grant.
-        free = replace(kept.row, expires_at=-math.inf, lock_delay=0.0)
+        free = replace(kept.row, expires_at=-math.inf)
         row, _ = rules.acquire(free if kept.row.token else None, request, 0.0, self._wall())
         kept = await self._write(name, _Kept(row=replace(row, expires_at=0.0), etag=kept.etag), key)
         self._known[name, row.token] = kept
         return _grant(name, row)
-
-    async def _closed(self, request: Request, kept: _Kept) -> Busy | None:
-        """Return why a name that nobody holds may not be had: confirmed, or within its lock-delay; None = it may."""
-        row, name = kept.row, request.name
-        if row.state == CONFIRMED:
-            return Busy(holder=row.holder, token=row.token, remaining=None, why="confirmed")
-        if row.state == RELEASED or not row.lock_delay or row.key == request.key:
-            return None
-        if kept.date is None:
-            raise SettlementUnknown(f"lease {name}: the service did not send its time")
-        since = kept.closed_since
-        if since is None:
-            since = kept.date
-            await self._write(name, replace(kept, closed_since=since), request.key)
-        # Two times of one clock, in whole seconds (rules.md 1.3 rule 6).
-        left = since + row.lock_delay + _GRAIN_SECONDS - kept.date
-        if left <= 0:
-            return None
-        return Busy(holder=row.holder, token=row.token, remaining=min(left, row.lock_delay), why="delayed")
 
     async def withdraw(self, name: str, key: str) -> None:
         """Release whatever this request was granted, be it only the blob's lease."""

@@ -88,10 +88,6 @@ class _RunCommand(ExampleCommand):
 @click.option("--wait/--no-wait", default=True, help="Whether to wait while it is held elsewhere. Default: wait.")
 @click.option("--wait-at-most", metavar="DURATION", callback=duration, help="How long to wait. Default: no limit.")
 @click.option(
-    "--lock-delay", metavar="DURATION", callback=duration,
-    help="How long NAME stays closed if this lease expires; not after a release. Default: 0s.",
-)  # fmt: skip
-@click.option(
     "--conflict-exit-code", metavar="N", type=click.IntRange(0, 255), default=_CONFLICT,
     help="Exit code when the lease is held elsewhere or was lost. Default: 75.",
 )  # fmt: skip
@@ -106,7 +102,6 @@ def run(
     ttl: timedelta | None,
     wait: bool,
     wait_at_most: timedelta | None,
-    lock_delay: timedelta | None,
     conflict_exit_code: int,
     stop_grace: timedelta | None,
 ) -> int:
@@ -121,7 +116,7 @@ def run(
     from jobq.run.spawn.choose_spawner import below_guardian  # noqa: PLC0415 - `jobq lease --help` needs none of it
 
     settings = below_guardian(sys.argv[1:], settings)
-    wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait, "lock_delay": lock_delay or timedelta(0)}
+    wanted = {"ttl": ttl or settings.lease_ttl, "wait": wait_at_most or wait}
     with terminal.by_thread():
         return run_async(_run(spec, settings, name, argv, wanted, conflict_exit_code))
 
