@@ -128,7 +128,7 @@ class OneRun:
     def _check(self, offer: Offer) -> None:
         """Raise ConfigurationError where no job could ever run here."""
         if lacks := offer.misfit(self._options.task(command="true").resources, None):
-            raise ConfigurationError(f"each job asks for {lacks}, and this machine has less (`jobq hwdetect` says why)")
+            raise ConfigurationError(f"each job asks for {lacks}, and this machine has less (`jobq config` says why)")
         if isinstance(self._source, LineInput):
             self._source.offer = offer
 

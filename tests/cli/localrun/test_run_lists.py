@@ -91,7 +91,7 @@ def test_words_behind_the_mark_are_taken_as_they_are(jobq: Jobq) -> None:
         (("-c", "echo $ARG_2", ":::", "a"), "there is no $ARG_2: each job has one argument"),
         (("-c", "echo $ARG_x", ":::", "a"), "there is no variable $ARG_x"),
         (("--", "echo", "{3}", ":::", "a", ":::", "b"), "there is no {3}: each job has 2 arguments"),
-        (("--", "sh", "-c", "echo {}", ":::", "a"), "would be run as code"),
+        (("--", "sh", "-c", "echo {}", ":::", "a"), "word with white space"),
         (("--", "echo", "x {}", ":::", "a"), "word with white space"),
         (("--", "echo", "x{}", ":::", "a", ":::", "b"), "must be a word of its own"),
         (("--", "rm", ":::", "-rf"), "could pass for an option"),
