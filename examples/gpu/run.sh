@@ -1,6 +1,6 @@
 #!/bin/sh
 # One worker for a machine with two cards, which are none: tasks of one card each, and small ones that need no card beside them.
-# On a machine that has cards the worker says `--gpus auto`; `jobq hwdetect` shows what that finds.
+# On a machine that has cards the worker says `--gpus auto`; `jobq config` shows what that finds.
 set -eu
 cd "$(dirname "$0")"
 export JOBQ_HOME="${JOBQ_HOME:-$(mktemp -d)}"

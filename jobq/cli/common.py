@@ -139,8 +139,7 @@ class ProgramCommand(ExampleCommand):
             is_of_a_program = isinstance(error, click.NoSuchOption) or "unexpected extra" in error.message
             if given[:1] in (["-c"], ["--command"]) and "unexpected extra" in error.message:
                 raise click.UsageError(f"{error.message.rstrip('.')}; {ONE_WORD}", ctx) from None
-            is_known = isinstance(error, click.NoSuchOption) and error.option_name == "--csv"  # see `other_options`
-            if is_known or not is_of_a_program or given[0].startswith("-"):
+            if not is_of_a_program or given[0].startswith("-"):
                 raise
             hint = f"a program and its arguments stand behind --, as in: -- {' '.join(given)[:_SHOWN]}"
             raise click.UsageError(f"{error.message.rstrip('.')}; {hint}", ctx) from None
@@ -193,11 +192,7 @@ class SuggestingGroup(ExampleCommand, click.Group):
 
     def suggestion(self, ctx: click.Context, name: str) -> str:
         """Return a suggestion to append to a message: a word of the field, or what looks alike; or nothing."""
-        from jobq.cli.other_options import COMMANDS  # noqa: PLC0415 - for slips alone
-
         known = self.list_commands(ctx)
-        if name in COMMANDS:
-            return f"; {COMMANDS[name]}"
         meant = [repr(word) for word in _MEANT.get(name, ()) if word.split()[0] in known]
         either = " or ".join(filter(None, [", ".join(meant[:-1]), *meant[-1:]]))
         return f"; did you mean {either}?" if meant else did_you_mean(name, known)
@@ -271,11 +266,8 @@ def read_settings(**options: Any) -> "Settings":
 
 
 def _instead_of(variable: str) -> str:
-    from jobq.cli.other_options import VARIABLES  # noqa: PLC0415 - for slips alone
-    from jobq.settings import Settings, variable_of  # noqa: PLC0415 - as above
+    from jobq.settings import Settings, variable_of  # noqa: PLC0415 - for slips alone
 
-    if variable in VARIABLES:
-        return f"; {VARIABLES[variable]}"
     return did_you_mean(variable, [variable_of(name) for name in Settings.FIELDS])
 
 

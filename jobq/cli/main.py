@@ -46,7 +46,6 @@ _COMMANDS: Final = {
         "ui": ("jobq.cli.commands.ui", "Look at queues in a browser."),
         "ps": ("jobq.cli.commands.status", "Show what runs, where, and how far it is."),
         "logs": ("jobq.cli.commands.logs", "Show what a task has printed."),
-        "history": ("jobq.cli.commands.status", "Show the attempts of a task."),
         "stats": ("jobq.cli.commands.status", "Count by state, and what ended lately."),
         "results": ("jobq.cli.commands.results", "Write a table of what a batch came to."),
         "dead": ("jobq.cli.commands.dead", "List, show, retry or purge dead letters."),
@@ -65,7 +64,6 @@ _COMMANDS: Final = {
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
         "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),
-        "hwdetect": ("jobq.cli.commands.hwdetect", "Show what a worker would offer of this machine, and why."),
         "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }
@@ -267,12 +265,6 @@ def _say_usage(error: click.ClickException, as_json: bool) -> int:
         click.echo(error.format_message(), err=True)
         return code
     message = error.format_message()
-    if isinstance(error, click.NoSuchOption):
-        from jobq.cli.other_options import INSTEAD  # noqa: PLC0415 - for slips alone
-
-        is_before = error.ctx is not None and error.ctx.parent is None
-        if (instead := INSTEAD.get(error.option_name)) is not None and (is_before or error.option_name != "--json"):
-            message = f"no such option {error.option_name!r}; {instead}"
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.ctx.info_name == "status":
         message += " `size`, `stats` and `ps` are about the whole queue."
     if isinstance(error, click.MissingParameter):  # click lists choices on lines of their own; a message is one line

@@ -42,7 +42,7 @@ SLOTS: Final = option(
 _OFFER: Final = (
     option(
         "--cpus", "offer_cpus", metavar="N", callback=setting_of, default="none",
-        text="Offer processors to tasks that ask for some (push --cpus): a number, or auto, see `jobq hwdetect`.",
+        text="Offer processors to tasks that ask for some (push --cpus): a number, or auto, see `jobq config`.",
     ),
     option(
         "--gpus", "offer_gpus", metavar="LIST", callback=setting_of, default="none",

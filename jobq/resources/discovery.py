@@ -1,6 +1,6 @@
 """What there is on this machine for a worker: the least of what the machine, its control groups and its user leave.
 
-Each step says why, for `jobq hwdetect`. Files are read below a root, so that recorded trees can be read as well.
+Each step says why, for `jobq config`. Files are read below a root, so that recorded trees can be read as well.
 """
 
 import math

@@ -301,7 +301,7 @@ class JournalMatches(Answer):
 
 
 class JournalAttempt(Answer):
-    """An attempt that has ended, as `jobq history` shows it."""
+    """An attempt that has ended, as `jobq status` shows it."""
 
     outcome: str
     then: str

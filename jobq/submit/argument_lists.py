@@ -30,12 +30,10 @@ class ListForm:
 
     Attributes:
         end: the byte that ends each value of a file or pipe.
-        separator: text that divides each value into several arguments; None = each is one.
         per_job: how many values of the one list a job has.
     """
 
     end: bytes = b"\n"
-    separator: str | None = None
     per_job: int = 1
 
 
@@ -90,16 +88,16 @@ class Arguments:
     def __init__(self, lists: Sequence[ArgumentList], form: ListForm) -> None:
         self._lists = lists
         self._form = form
-        if form.per_job > 1 and (len(lists) > 1 or form.separator is not None):
-            raise InvalidLists("-N takes several values of one list: it goes with one list, and without --colsep")
+        if form.per_job > 1 and len(lists) > 1:
+            raise InvalidLists("-N takes several values of one list: it goes with one list")
         if sum(one.path == "-" for one in lists) > 1:
             raise InvalidLists("standard input can be only one of the lists")
         self.bytes_read = 0
 
     @property
-    def count(self) -> int | None:
-        """How many arguments a job has at most; None = nobody knows."""
-        return None if self._form.separator is not None else len(self._lists) * self._form.per_job
+    def count(self) -> int:
+        """How many arguments a job has at most."""
+        return len(self._lists) * self._form.per_job
 
     @property
     def path(self) -> str | None:
@@ -171,7 +169,7 @@ class Arguments:
 
     def _grouped(self, values: Iterator[str]) -> Iterator[list[str]]:
         while some := list(itertools.islice(values, self._form.per_job)):
-            yield self._divided(some)
+            yield some
 
     def _combined(self, lists: Sequence[Sequence[str]]) -> Iterator[list[str]]:
         groups: list[list[Sequence[str]]] = []
@@ -182,12 +180,7 @@ class Arguments:
                 groups.append([values])
         steps = [list(zip(*group, strict=False)) for group in groups]  # as long as the shortest
         for chosen in itertools.product(*steps):
-            yield self._divided([value for step in chosen for value in step])
-
-    def _divided(self, values: list[str]) -> list[str]:
-        if self._form.separator is None:
-            return values
-        return [part for value in values for part in value.split(self._form.separator)]
+            yield [value for step in chosen for value in step]
 
 
 def _checked(value: str, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands whose fields are arguments of a list, as GNU parallel has them: {} {.} {/} {//} {/.} {1} {#} {%}.
+"""Commands whose fields are arguments of a list, as GNU parallel has them: {} {.} {/} {//} {/.} {1}.
 
 As in `command_template` no value is ever code: in an argument vector a field is filled in within its word, and a
 command for the shell finds "$ARG_1", "$ARG_2" and so on, and "$@".
@@ -14,16 +14,12 @@ from jobq.submit.command_template import ArgvTemplate, InvalidTemplate, pieces_o
 PREFIX: Final = "ARG_"  # of the variables of a command for the shell
 SEQUENCE: Final = f"{PREFIX}SEQ"
 SLOT: Final = "JOBQ_SLOT"  # variable: the number of the slot that a job runs in, from 1
-SLOT_PLACES: Final = "ARG_SLOT_PLACES"  # variable of a task until its start: where {%} stood in its words
-_NUMBER_OF_JOB: Final = "#"
-_SLOT: Final = "%"
 _PART: Final = r"(?:\.|//?|/\.)?"
-_PIECE: Final = pieces_of(rf"(?:[1-9]\d{{0,5}})?{_PART}|[#%]")
-_IN_SHELL: Final = re.compile(rf"(?<![$'])\{{((?:[1-9]\d{{0,5}})?{_PART}|[#%])\}}")
+_PIECE: Final = pieces_of(rf"(?:[1-9]\d{{0,5}})?{_PART}")
+_IN_SHELL: Final = re.compile(rf"(?<![$'])\{{((?:[1-9]\d{{0,5}})?{_PART})\}}")
 _FIELD: Final = re.compile(rf"(\d*)({_PART})")
 _VARIABLE: Final = re.compile(rf"\$\{{?[#!]?{PREFIX}(\w+)")
 _ALL: Final = re.compile(r"\$\{?[@*]")
-_PLACE: Final = "\ud800"  # of a slot's number: values are text that UTF-8 has, and hold none
 
 _PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "": lambda value: value,
@@ -49,11 +45,11 @@ class ArgumentWords:
         self._argv = ArgvTemplate(words if has_field else [*words, "{}"], _PIECE)
         self.text = self._argv.text
 
-    def check(self, count: int | None) -> None:
+    def check(self, count: int) -> None:
         """Raise InvalidTemplate for a field that no job has.
 
         Args:
-            count: how many arguments each job has at most; None = nobody knows.
+            count: how many arguments each job has at most.
         """
         for name in self._argv.names:
             _check_place(_place(name), count, f"{{{name}}}")
@@ -62,22 +58,13 @@ class ArgumentWords:
             for name in self._argv.names & _PARTS.keys():
                 self._argv.check(self._argv.names, many=name)
 
-    def filled(self, arguments: Sequence[str], number: int) -> dict[str, Any]:
+    def filled(self, arguments: Sequence[str], _number: int) -> dict[str, Any]:
         """Return the fields of a task; raises MalformedTask.
 
         Args:
             arguments: of one job.
-            number: of the job, counted from 1.
         """
-        argv = self._argv.filled({name: _value(name, arguments, number) for name in self._argv.names})["argv"]
-        places = [
-            f"{word}:{match.start() - passed}"
-            for word, text in enumerate(argv)
-            for passed, match in enumerate(re.finditer(_PLACE, text))
-        ]
-        if not places:
-            return {"argv": argv}
-        return {"argv": [text.replace(_PLACE, "") for text in argv], "env": {SLOT_PLACES: " ".join(places)}}
+        return self._argv.filled({name: _value(name, arguments) for name in self._argv.names})
 
 
 class ArgumentShell:
@@ -95,14 +82,14 @@ class ArgumentShell:
         self._has_all = _ALL.search(text) is not None
         self._names = {name for name in _VARIABLE.findall(text) if name != "SEQ"}
 
-    def check(self, count: int | None) -> None:
+    def check(self, count: int) -> None:
         """Raise InvalidTemplate for a field in braces, for a variable that no job has, and for a text without any.
 
         Args:
-            count: how many arguments each job has at most; None = nobody knows.
+            count: how many arguments each job has at most.
         """
         if match := _IN_SHELL.search(self.text):
-            meant = {_NUMBER_OF_JOB: SEQUENCE, _SLOT: SLOT}.get(match[1], f"{PREFIX}{_place(match[1]) or 1}")
+            meant = f"{PREFIX}{_place(match[1]) or 1}"
             raise InvalidTemplate(
                 f'{match[0]} is not filled in within a command for the shell: write "${meant}" there, with the double'
                 f" quotes; or give a program and its arguments after `--`, without -c, where {match[0]} is filled in."
@@ -138,39 +125,19 @@ class ArgumentShell:
 ArgumentTemplate = ArgumentWords | ArgumentShell
 
 
-def with_slot(argv: Sequence[str], places: str, slot: object) -> list[str]:
-    """Return the words of a task with its slot's number where {%} stood.
-
-    Args:
-        argv: of the task.
-        places: as its SLOT_PLACES says: the number of a word and of a character in it, any number of times.
-        slot: the number, or what stands for it.
-    """
-    words = list(argv)
-    for place in reversed(places.split()):
-        word, _, character = place.partition(":")
-        at = int(character)
-        words[int(word)] = words[int(word)][:at] + str(slot) + words[int(word)][at:]
-    return words
-
-
 def _place(name: str) -> int | None:
     """Return which argument a field means; None = all of them, or none."""
     match = _FIELD.fullmatch(name)
     return int(match[1]) if match and match[1] else None
 
 
-def _check_place(place: int | None, count: int | None, shown: str) -> None:
-    if place is not None and count is not None and place > count:
+def _check_place(place: int | None, count: int, shown: str) -> None:
+    if place is not None and place > count:
         has = "one argument" if count == 1 else f"{count} arguments"
         raise InvalidTemplate(f"there is no {shown}: each job has {has}, by the lists that are given")
 
 
-def _value(name: str, arguments: Sequence[str], number: int) -> str | list[str]:
-    if name == _NUMBER_OF_JOB:
-        return str(number)
-    if name == _SLOT:
-        return _PLACE
+def _value(name: str, arguments: Sequence[str]) -> str | list[str]:
     match = _FIELD.fullmatch(name)
     assert match is not None, "the pattern of fields has no other"
     part = _PARTS[match[2]]

@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from jobq.errors import JobqError, MalformedTask
 from jobq.formats.task_bounds import MAX_ARGUMENT_BYTES
-from jobq.submit.interpreters import code_in
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 
@@ -146,7 +145,6 @@ class ArgvTemplate:
                 f"there is no field {{{unknown[0]}}}; there are: {', '.join(sorted(fields))}. For the text"
                 f" {{{unknown[0]}}} write {{{{{unknown[0]}}}}}"
             )
-        self._check_code()
         for word in self._words:
             names = self._fields_in(word)
             if names and re.search(r"\s", word):
@@ -156,15 +154,6 @@ class ArgvTemplate:
                 )
             if many in names and word != f"{{{many}}}":
                 raise InvalidTemplate(f"{{{many}}} is many words, and must be a word of its own, not {word}")
-
-    def _check_code(self) -> None:
-        """Raise InvalidTemplate for a field within what an interpreter would run as code, as in `sh -c 'echo {x}'`."""
-        for name in (name for code in code_in(self._words) for name in self._fields_in(code)):
-            variable = PREFIX + name if re.fullmatch(_NAME, name) else "ARG_1"
-            raise InvalidTemplate(
-                f"{{{name}}} would be run as code by what stands before it: write -c 'echo \"${variable}\"'"
-                f" without `--`, or give the value as an argument: -- sh -c 'echo \"$1\"' sh {{{name}}}"
-            )
 
     def filled(self, values: Values) -> dict[str, Any]:
         """Return the argument vector."""

@@ -35,7 +35,7 @@ def test_what_is_pushed_is_peeked_worked_and_kept(bench: Bench) -> None:
     assert (dead["state"], dead["reason"], dead["last"]["exit_code"]) == ("dead", "failed", 3)
     assert bench.jobq("q", "logs", first) == "said\n"
     assert bench.objects("q", "logs", first) == [{"id": first, "attempt": 1, "output": "said\n"}]
-    assert [each["outcome"] for each in bench.objects("q", "history", second)] == ["failed"]
+    assert [each["outcome"] for each in bench.objects("q", "status", second)[0]["attempts"]] == ["failed"]
 
 
 def test_an_id_is_queued_once_and_is_refused_for_another_task(bench: Bench) -> None:

@@ -53,7 +53,6 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "ps": (("demo", "ps"), 0, RECORD),
     "top": (("demo", "top"), 0, {"counts", "ended", "window_s", "oldest_ready_s", "running", "fault"}),
     "logs": (("demo", "logs", RAN), 0, {"id", "attempt", "output"}),
-    "history": (("demo", "history", RAN), 0, {"id", "attempt", "outcome", "then", "exit_code", "started", "ended"}),
     "stats": (("demo", "stats"), 0, {"states", "ended", "window_s", "attempts_per_s", "left_s", "oldest_ready_s"}),
     "cancel": (("demo", "cancel", "--all", "--yes"), 0, {"id", "canceled"}),
     "dead list": (("demo", "dead", "list"), 0, DEAD),
@@ -92,7 +91,6 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "keys revoke": (("keys", "revoke", KEY), 0, {"id"}),
     "keys check": (("keys", "check"), 0, {"id", "algorithm", "queues", "state"}),
     "help": (("help", "lock-lost"), 0, {"topic", "text"}),
-    "hwdetect": (("hwdetect",), 0, {"cpus", "memory", "gpus", "why"}),
     "config": (("config",), 0, {"setting", "variable", "value", "default", "origin"}),
 }
 WITHOUT: Final = {
@@ -141,7 +139,7 @@ def test_it_prints_objects(jobq: Jobq, command: str) -> None:
     jobq.kill_tasks(Task.new(command="false", id=DIES))
     jobq.fill(Task.new(command="echo hello", id=RAN), Task.new(argv=["true"]))
     jobq.lease("nightly")
-    if command in ("logs", "history"):
+    if command == "logs":
         jobq("demo", "worker")
     elif command.split(maxsplit=1)[0] in ("batch", "results"):
         jobq("demo", "push", "--batch", "s7", "-c", "echo ü")

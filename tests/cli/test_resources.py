@@ -89,12 +89,12 @@ def test_what_waits_is_counted_by_what_it_asks_for(jobq: Jobq) -> None:
 
 
 def test_what_auto_comes_to(jobq: Jobq) -> None:
-    found = json.loads(jobq("hwdetect", "--json").out)
-    assert found["cpus"] >= 1
-    assert found["memory"] > 0
-    assert found["why"].keys() == {"cpus", "memory", "gpus"}
-    hidden = jobq("hwdetect", env={"CUDA_VISIBLE_DEVICES": "2,3"}).out
-    assert "2,3          CUDA_VISIBLE_DEVICES is '2,3'" in hidden
+    found = {row["setting"]: row for row in jobq("config", "--json").objects}
+    assert int(found["offer_cpus"]["auto"]) >= 1
+    assert found["offer_memory"]["auto"].endswith("iB")
+    assert all(found[f"offer_{name}"]["why"] for name in ("cpus", "memory", "gpus"))
+    hidden = jobq("config", env={"CUDA_VISIBLE_DEVICES": "2,3"}).out
+    assert "auto: 2,3 (CUDA_VISIBLE_DEVICES is '2,3')" in hidden
 
 
 def test_a_fanout_asks_as_a_push_does(jobq: Jobq) -> None:

@@ -36,7 +36,6 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "top": ("demo top", 0),
     "ps": ("demo ps", 0),
     "logs": ("demo logs id", 0),
-    "history": ("demo history id", 0),
     "stats": ("demo stats", 0),
     "dead list": ("demo dead list", 0),
     "dead show": ("demo dead show id", 4),
@@ -69,7 +68,6 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "completion": ("completion bash", 0),
     "emulator service-bus": ("emulator service-bus --time-limit 100ms", 0),
     "healthcheck": ("healthcheck", 3),
-    "hwdetect": ("hwdetect", 0),
     "config": ("config", 0),
     "help": ("help lock-lost", 0),
 }

@@ -90,7 +90,7 @@ def test_s11_a_disk_that_hangs_holds_up_no_lease(place: Place) -> None:
         worker = place.start_worker("-n", "2", "--log-dir", "logs")
         for id_ in (loud, quiet):
             place.until(id_, lambda record: record.state is TaskState.SUCCEEDED)
-            assert len(place("history", id_, "--json").objects) == 1
+            assert len(place("status", id_, "--json").objects[0]["attempts"]) == 1
         worker.terminate()
         worker.wait(20)
     finally:

@@ -29,7 +29,7 @@ def test_what_runs_is_seen(place: Place) -> None:
     worker.terminate()
     worker.wait(20)
     assert place("ps").out == ""
-    found = place("history", id_, "--json").objects
+    found = place("status", id_, "--json").objects[0]["attempts"]
     assert [(one["outcome"], one["then"]) for one in found] == [("preempted", "retry")]
 
 
@@ -40,13 +40,13 @@ def test_a_killed_worker_leaves_the_truth(place: Place) -> None:
     worker = place.start_worker()
     place.until(id_, lambda record: record.beat is not None)
     place.kill_worker(worker)
-    assert place("history", id_, "--json").objects == [], "nobody knows yet"
+    assert place("status", id_, "--json").objects[0]["attempts"] == [], "nobody knows yet"
     record = place.until(id_, lambda record: record.state is TaskState.EXPIRED)
     assert record.lease_left is not None
     assert record.lease_left <= 0
     assert "over" in place("ps").out
     place.work()
-    found = place("history", id_, "--json").objects
+    found = place("status", id_, "--json").objects[0]["attempts"]
     assert [(one["attempt"], one["outcome"], one["then"]) for one in found] == [
         (1, "lock_lost", "lost"),
         (2, "succeeded", "done"),
@@ -106,7 +106,7 @@ def test_whole_outputs_in_a_folder(place: Place) -> None:
 
 def test_an_id_that_names_nothing(place: Place) -> None:
     place.push("true")
-    for command in ("status", "history", "logs"):
+    for command in ("status", "logs"):
         assert place(command, "no-such-id", "--json", code=4).error["ids"] == ["no-such-id"]
 
 

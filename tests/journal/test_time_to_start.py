@@ -41,12 +41,12 @@ def test_a_history_has_it(tmp_path: Path) -> None:
 
     jobq.inside(hasten)
     jobq("demo", "worker", "--idle-timeout", "4s", "-n", "2", "--backoff", "100ms")
-    (of_later,) = jobq("demo", "history", later, "--json").objects
+    (of_later,) = jobq("demo", "status", later, "--json").objects[0]["attempts"]
     assert 0 <= of_later["waited_s"] < 2.5, "it was due after three seconds"
-    first, second = jobq("demo", "history", retried, "--json").objects
+    first, second = jobq("demo", "status", retried, "--json").objects[0]["attempts"]
     assert 0 <= first["waited_s"] < timedelta(minutes=1).total_seconds()
     assert second["waited_s"] is None
-    (of_hastened,) = jobq("demo", "history", hastened, "--json").objects
+    (of_hastened,) = jobq("demo", "status", hastened, "--json").objects[0]["attempts"]
     assert of_hastened["waited_s"] is None
-    assert ", waited " in jobq("demo", "history", later).out
-    assert ", waited " not in jobq("demo", "history", hastened).out
+    assert ", waited " in jobq("demo", "status", later).out
+    assert ", waited " not in jobq("demo", "status", hastened).out

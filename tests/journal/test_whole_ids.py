@@ -19,7 +19,7 @@ def test_a_short_id_is_enough(place: Place) -> None:
     place.work()
     later, other = place.push("true", "true", more=("--delay", "1h"))
     assert place("logs", short_id(done)).lines == ["hello"]
-    assert [one["id"] for one in place("history", short_id(done), "--json").objects] == [done]
+    assert [one["id"] for one in place("status", short_id(done), "--json").objects[0]["attempts"]] == [done]
     shown = place("dead", "show", short_id(dead)).out
     assert "attempt:      1 failed (dead): exit code 3; " in shown, "each failure is shown"
     assert "counters" not in shown, "which leave out the last one"
@@ -42,7 +42,7 @@ def test_a_part_of_several_ids_names_them(place: Place) -> None:
     (place.jobq.folder / "tasks.jsonl").write_text("\n".join(lines))
     place("push", "tasks.jsonl", "--num-retries", "0")
     several = "is a part of several ids: train-1, train-12"
-    for line in ("status train-", "logs rain", "history in-1"):
+    for line in ("status train-", "logs rain", "status in-1"):
         assert several in place(*line.split(), code=2).err, line
     assert place("status", "train-1", "--json").objects[0]["id"] == "train-1", "a whole id is no part"
     place.work()
@@ -66,7 +66,7 @@ def test_what_changes_takes_the_end_that_is_shown(place: Place) -> None:
 
 def test_what_is_no_part_is_not_known_as_ever(place: Place) -> None:
     (id_,) = place.push("true")
-    for command in ("status", "logs", "history", "cancel"):
+    for command in ("status", "logs", "cancel"):
         assert "no task with the id nothing is known" in place(command, "nothing", code=4).err
         assert "no task with the id" in place(command, id_[-3:], code=4).err, (
             "three characters are in some id by chance"

@@ -302,13 +302,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/azure/journal/test_journal_races.py::test_what_is_pushed_and_known_already_costs_few_requests",
     ),
     Mutant(
-        name="the code of an interpreter is one word behind one option",
-        file="jobq/submit/interpreters.py",
-        text="_Next(program if program.repeats else None,",
-        wrong="_Next(None,",
-        test="tests/cli/push/test_templates.py::test_a_field_in_code_is_refused",
-    ),
-    Mutant(
         name="a clear forgets what was pushed since (table journal)",
         file="backends/jobq_azure/table_journal/tending.py",
         text="if min(now - rows.age(row, now), rows.birth_in(row) / rows.MICROSECONDS or math.inf) < before",

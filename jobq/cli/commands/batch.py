@@ -161,15 +161,13 @@ def wait(ctx: click.Context, name: str, timeout: timedelta | None, as_json: bool
 
 @batch.command(cls=ExampleCommand, examples=("jobq demo batch retry s7",))
 @click.argument("name")
-@click.option("--failed", is_flag=True, help="Those that are dead, which is what it does anyway.")
 @json_option
 @click.pass_context
-def retry(ctx: click.Context, name: str, failed: bool, as_json: bool) -> int:
+def retry(ctx: click.Context, name: str, as_json: bool) -> int:
     """Put the dead letters of a batch back into the queue, with fresh budgets; to be run again if it is interrupted.
 
     One that has finished goes on in its next round, and its end is told again.
     """
-    del failed
 
     async def work(backend: "Backend") -> None:
         from jobq.batches import batches_of  # noqa: PLC0415

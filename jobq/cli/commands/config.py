@@ -1,5 +1,6 @@
 """`jobq config`: what is in force here, and where it came from."""
 
+import os
 import sys
 from typing import Final
 
@@ -18,9 +19,11 @@ _CHANGED: Final = "1"  # bold
 def config(changed: bool, as_json: bool) -> int:
     """Show each setting: its value, where that came from, what it decides. Secrets stay hidden.
 
-    docs/configuration.md says what each accepts.
+    Of processors, memory and GPUs it shows what `auto` finds on this machine, and where each comes from. A driver of
+    GPUs that does not answer in two seconds is passed over. docs/configuration.md says what each setting accepts.
     """
     from jobq.cli.configuration import explain  # noqa: PLC0415 - `jobq --help` must not pay for it
+    from jobq.resources.discovery import found_hardware, told  # noqa: PLC0415 - as above
     from jobq.run.spawn import containment, launchers  # noqa: PLC0415 - as above
     from jobq.run.spawn.choose_spawner import is_possible  # noqa: PLC0415 - as above
     from jobq.settings import user_home  # noqa: PLC0415 - as above
@@ -34,6 +37,9 @@ def config(changed: bool, as_json: bool) -> int:
         "launcher": {"in_use": started.kind, "why": started.why},
         "home": {"in_use": str(user_home(settings))},
     }
+    found = found_hardware(os.environ)
+    for name, value in told(found).items():
+        in_use[f"offer_{name}"] = {"auto": value, "why": found.why[name]}
     rows = [row for row in explain() if row.about.audience != "jobq" and (row.origin != "default" or not changed)]
     if as_json:
         for row in rows:
@@ -60,5 +66,6 @@ def config(changed: bool, as_json: bool) -> int:
         terminal.put_text(f"{painted}  {'set here' if is_set else 'default '}  {row.about.text}")
         if used := in_use.get(row.name):
             why = f" ({used['why']})" if "why" in used else ""
-            terminal.put(f"{'':<{first}}  in use: {terminal.visible(used['in_use'] + why)}")
+            label, what = ("auto", used["auto"]) if "auto" in used else ("in use", used["in_use"])
+            terminal.put(f"{'':<{first}}  {label}: {terminal.visible(what + why)}")
     return 0

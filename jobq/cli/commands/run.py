@@ -33,7 +33,7 @@ JSON object; blank lines and lines that begin with # are skipped. Work begins wi
 
 With a command of your own, behind `--` or as -c, there is no FILE, but lists of arguments: words behind `:::`, the
 lines of files behind `::::`, else the lines of standard input. Several lists make each combination; `:::+` and
-`::::+` go in step with the list before. Behind `--` the fields {} {.} {/} {//} {/.} {1} {2.} {#} {%} are filled in as
+`::::+` go in step with the list before. Behind `--` the fields {} {.} {/} {//} {/.} {1} {2.} are filled in as
 GNU parallel has them, each within its word and without a shell: a value is never code. A -c stays as it is, and finds
 "$ARG_1", "$ARG_2", "$@", $ARG_SEQ and $JOBQ_SLOT.
 
@@ -61,7 +61,7 @@ _EXAMPLES: Final = (
     """jobq run -j +0 -c 'sort "$ARG_1" > "${ARG_1%.*}.sorted"' ::: *.txt""",
     "find . -name '*.iso' -print0 | jobq run -j 4 -k -0 -- sha256sum",
     "jobq run --gpus 1 -- python train.py --config {} ::: *.yaml",
-    "jobq run -j 8 --results out --halt soon,fail=10% -- ./simulate {1} {2} ::: 0.1 0.2 ::: 1 2 3",
+    "jobq run -j 8 -k --halt soon,fail=3 -- ./simulate {1} {2} ::: 0.1 0.2 ::: 1 2 3",
     "jobq run -n 8 --grid lr=0.1,0.01 --grid seed=01..05 -- python train.py --lr={lr} --seed {seed}",
     """jobq run -n 8 --each runs.csv -c 'python train.py --lr "$PARAM_lr" | tee "run-$PARAM_index.log"'""",
     "jobq run -n 8 --timeout 10m --memory-limit 2G --num-retries 2 commands.txt",
@@ -73,13 +73,8 @@ _FOREVER: Final = timedelta(days=36_500)  # an empty queue is watched as long as
 
 
 _OFFERED: Final = {"cpus": "offer_cpus", "gpus": "offer_gpus", "mem": "offer_memory"}
-_SHORT: Final = {
-    "keep_order": "-k", "group": "--group", "bar": "--bar", "eta": "--eta", "num_workers": "-n", "jobs": "-j",
-    "results": "--results",
-}  # fmt: skip
-_EXCLUSIVE: Final = (
-    ("keep_order", "group"), ("keep_order", "results"), ("group", "results"), ("bar", "eta"), ("num_workers", "jobs"),
-)  # fmt: skip
+_SHORT: Final = {"keep_order": "-k", "group": "--group", "num_workers": "-n", "jobs": "-j"}
+_EXCLUSIVE: Final = (("keep_order", "group"), ("num_workers", "jobs"))
 _FROM_WHERE: Final = "commands come from a FILE or a pipe, as in: echo 'echo hello' | jobq run"
 
 
@@ -106,7 +101,6 @@ class _RunCommand(ProgramCommand):
 @EACH
 @click.option("-c", "--command", metavar="COMMAND", help='A command for the shell, with "$ARG_1" or "$PARAM_name".')
 @click.option("-0", "--null", is_flag=True, help="The values of files and of standard input end with a NUL.")
-@click.option("--colsep", metavar="TEXT", help="Divide each value at this text into {1}, {2} and so on.")
 @click.option(
     "-N", "--max-args", metavar="N", type=click.IntRange(1, 10_000), default=1,
     help="Give each job so many values of the list. Default: 1.",
@@ -116,16 +110,9 @@ class _RunCommand(ProgramCommand):
 @click.option("-k", "--keep-order", is_flag=True, help="Print what jobs print in the order of the input.")
 @click.option("--group", is_flag=True, help="Print what a job prints together, once it has ended.")
 @click.option(
-    "--results",
-    metavar="DIR",
-    help="Print nothing; write DIR/NUMBER/stdout and stderr, and meta.json, which says how the job ended.",
-)
-@click.option(
     "--halt", metavar="WHEN,WHY=N", default="never",
-    help="End early: soon or now, at fail=N, success=N or done=N; N may be a percentage. Default: never.",
+    help="End early: soon or now, at fail=N, success=N or done=N. Default: never.",
 )  # fmt: skip
-@click.option("--bar", is_flag=True, help="On a terminal, show a bar of progress instead of a table.")
-@click.option("--eta", is_flag=True, help="On a terminal, show one line: how many are done, and how long it takes.")
 @CPUS
 @GPUS
 @MEM
@@ -176,7 +163,7 @@ def run(
     resume = resume or resume_failed
     _check(ctx, queue_file, options, resume=resume, resume_failed=resume_failed)
     program, lists = program_of(ctx), lists_in(ctx)
-    form = {name: options.pop(name) for name in ("null", "colsep", "max_args")}
+    form = {name: options.pop(name) for name in ("null", "max_args")}
     is_sweep = bool(grids) or each is not None
     is_list = not is_sweep and (bool(lists) or program is not None or command is not None)
     _check_source(file, form, is_sweep=is_sweep, is_list=is_list, dry_run=dry_run, has_lists=bool(lists))
@@ -206,7 +193,6 @@ def run(
     again += ["-n", str(settings.num_workers)] if settings.num_workers > 1 else []
     again += [word for name, given in asked.items() for word in (f"--{name}", given)]
     again += ["--joblog", joblog] if joblog else []
-    again += ["--results", str(handling.results)] if handling.results else []
     one = OneRun(
         settings,
         source,
@@ -215,7 +201,7 @@ def run(
         joblog=joblog,
         again=shlex.join(again),
         handling=handling,
-        echo="nowhere" if settings.quiet_output or handling.results else "stderr" if as_json else "stdout",
+        echo="nowhere" if settings.quiet_output else "stderr" if as_json else "stdout",
     )
     work = one.work(resume=resume, resume_failed=resume_failed, as_json=as_json)
     return run_async(work, settings.event_loop)
@@ -234,7 +220,7 @@ def _check(
         given = "--resume-failed" if resume_failed else "--resume"
         raise click.UsageError(f"{given} needs --queue-file, the file that the interrupted run was given")
     if resume and options["keep_order"]:
-        raise click.UsageError("-k prints in the order of all the input, of which --resume runs a part; use --results")
+        raise click.UsageError("-k prints in the order of all the input, of which --resume runs a part; use --group")
     for one, other in _EXCLUSIVE:
         if options[one] and options[other]:
             raise click.UsageError(f"{_SHORT[one]} and {_SHORT[other]} exclude each other")
@@ -250,8 +236,8 @@ def _check_source(
         raise click.UsageError("--grid and --each fill in one command; a FILE of commands does not go with them")
     if is_list and file is not None:
         raise click.UsageError(f"a FILE of commands does not go with one command; for a FILE of arguments: :::: {file}")
-    if not is_list and form != {"null": False, "colsep": None, "max_args": 1}:
-        raise click.UsageError("-0, --colsep and -N are for lists of arguments, with a command behind `--` or as -c")
+    if not is_list and form != {"null": False, "max_args": 1}:
+        raise click.UsageError("-0 and -N are for lists of arguments, with a command behind `--` or as -c")
     if dry_run and not (is_sweep or is_list):
         raise click.UsageError("--dry-run goes with one command; a FILE says itself what would be run")
 
@@ -267,14 +253,8 @@ def _handling(options: dict[str, Any]) -> "JobHandling":
         halt = Halt.of(options.pop("halt"))
     except ValueError as error:
         raise click.UsageError(f"--halt {error}") from None
-    bar, eta, in_order, group = (options.pop(name) for name in ("bar", "eta", "keep_order", "group"))
-    results = options.pop("results")
-    return JobHandling(
-        output="order" if in_order else "group" if group else "lines",
-        halt=halt,
-        results=None if results is None else Path(results),
-        view="bar" if bar else "line" if eta else "table",
-    )
+    in_order, group = options.pop("keep_order"), options.pop("group")
+    return JobHandling(output="order" if in_order else "group" if group else "lines", halt=halt)
 
 
 def _file_of(file: str | None, *, resume: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""`jobq QUEUE status`, `ps`, `history` and `stats`: what the journal knows."""
+"""`jobq QUEUE status`, `ps` and `stats`: what the journal knows."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -37,7 +37,7 @@ _HOUR: Final = timedelta(hours=1)
 @json_option
 @click.pass_context
 def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
-    """Show where tasks are now: state, worker, lease, progress, the last attempt and its result.
+    """Show where tasks are now: state, worker, lease, progress, each attempt that has ended, and the last one's result.
 
     A task is ready, scheduled, running, expired (its worker is gone; it starts again), succeeded, dead or canceled.
     """
@@ -51,13 +51,15 @@ def status(ctx: click.Context, ids: tuple[str, ...], as_json: bool) -> int:
         for start in range(0, len(asked), MOST_IDS):
             found |= {record.id: record for record in await journal.find(asked[start : start + MOST_IDS])}
         for number, id_ in enumerate(dict.fromkeys(id_ for id_ in asked if id_ in found)):
+            attempts = await journal.attempts(id_)
             if as_json:
-                terminal.put_json(format_journal.record_as_json(found[id_]))
+                ended = [format_journal.attempt_as_json(attempt) for attempt in attempts]
+                terminal.put_json({**format_journal.record_as_json(found[id_]), "attempts": ended})
                 continue
             if number:
                 terminal.put("")
-            for label, text in format_journal.details(found[id_]):
-                terminal.put(f"{label + ':':<14}{text}")
+            for label, text in format_journal.details(found[id_], attempts):
+                terminal.put(f"{label and f'{label}:':<14}{text}")
         return say_missing([id_ for id_ in asked if id_ not in found], as_json=as_json)
 
     return with_queue(ctx, work, brief=True)
@@ -111,34 +113,6 @@ def ps(ctx: click.Context, limit: int, batch: str | None, full: bool, as_json: b
             return
         found = None if backend.capabilities.journal_lags else await journal.stats(_HOUR.total_seconds())
         terminal.say(format_journal.how_far(len(records), found))
-
-    return with_queue(ctx, work, brief=True)
-
-
-@click.command(cls=ExampleCommand, examples=(f"jobq demo history {_SOME_ID}",))
-@click.argument("id_", metavar="ID", shell_complete=completions.ids)
-@json_option
-@click.pass_context
-def history(ctx: click.Context, id_: str, as_json: bool) -> int:
-    """Show the attempts of a task: how each ended, when, where, and what became of the task then."""
-
-    async def work(backend: "Backend") -> int:
-        from jobq.journal.store import journal_of  # noqa: PLC0415 - as above
-
-        journal = journal_of(backend)
-        (task_id,) = await whole_ids.of_tasks(backend, [id_])
-        found = await journal.find([task_id])
-        if not found:
-            return say_missing([id_], as_json=as_json)
-        for attempt in await journal.attempts(task_id):
-            if as_json:
-                terminal.put_json({"id": task_id, **format_journal.attempt_as_json(attempt)})
-            else:
-                terminal.put(format_journal.attempt_line(attempt))
-        record = found[0]
-        if not as_json:
-            terminal.say(f"now: {format_journal.state_of(record)}")
-        return 0
 
     return with_queue(ctx, work, brief=True)
 

@@ -38,7 +38,7 @@ Every option but --json has a variable: --num-workers is JOBQ_NUM_WORKERS.
 _EXAMPLES: Final = (
     "jobq demo worker",
     "jobq demo worker -n 4 --idle-timeout 10m",
-    "jobq demo worker -n auto --gpus auto --memory auto    # as many as fit this machine, see `jobq hwdetect`",
+    "jobq demo worker -n auto --gpus auto --memory auto    # as many as fit this machine, see `jobq config`",
     "jobq demo worker --json > events.jsonl",
     "JOBQ_QUEUE=demo jobq worker --log-format json",
 )

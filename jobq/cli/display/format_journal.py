@@ -96,8 +96,8 @@ def result_as_json(task_id: str, state: str, result: "TaskResult") -> dict[str, 
     }
 
 
-def details(record: "TaskRecord") -> list[tuple[str, str]]:
-    """Return where a task is, as labels and printable texts."""
+def details(record: "TaskRecord", attempts: "Sequence[Attempt]") -> list[tuple[str, str]]:
+    """Return where a task is, as labels and printable texts, with its attempts that have ended."""
     last, saved = record.last, StoredCheckpoint.decode(record.checkpoint)
     rows: list[tuple[str, str | None]] = [
         ("id", visible(record.id)),
@@ -111,7 +111,7 @@ def details(record: "TaskRecord") -> list[tuple[str, str]]:
         ("uses", usage_of(record)),
         ("checkpoint", visible((saved.value or "")[:200])),
         ("files", saved.archive and visible(saved.archive)),
-        ("last attempt", None if last is None else attempt_line(last)),
+        *(("" if number else "attempts", attempt_line(attempt)) for number, attempt in enumerate(attempts)),
         ("value", None if last is None or last.value is None else visible(json.dumps(last.value))[:500]),
         ("reason", record.reason and visible(record.reason)),
         ("description", record.description and visible(record.description.splitlines()[0])),

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_FORM: Final = re.compile(r"(soon|now),(fail|success|done)=([0-9]{1,9})(%?)")
-FORMS: Final = "never; soon or now, with fail=N, success=N or done=N, of which N may be a percentage: now,fail=10%"
+_FORM: Final = re.compile(r"(soon|now),(fail|success|done)=([0-9]{1,9})")
+FORMS: Final = "never; soon or now, with fail=N, success=N or done=N, as in now,fail=1"
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,12 @@ class Halt:
     Attributes:
         when: soon = what runs is let end; now = it is ended.
         why: what is counted.
-        value: how many, or how many percent of all.
-        is_share: whether it is percent.
+        value: how many.
     """
 
     when: Literal["soon", "now"]
     why: Literal["fail", "success", "done"]
     value: int
-    is_share: bool
 
     @classmethod
     def of(cls, text: str) -> "Halt | None":
@@ -33,21 +31,17 @@ class Halt:
         if match is None or int(match[3]) < 1:
             raise ValueError(f"{text!r} is none of: {FORMS}")
         when, why = match[1], match[2]
-        return cls(when, why, int(match[3]), bool(match[4]))  # type: ignore[arg-type]  # the pattern has no others
+        return cls(when, why, int(match[3]))  # type: ignore[arg-type]  # the pattern has no others
 
-    def is_reached(self, done: int, failed: int, total: int | None) -> bool:
+    def is_reached(self, done: int, failed: int) -> bool:
         """Return whether it holds.
 
         Args:
             done: jobs that succeeded.
             failed: jobs that failed.
-            total: of all; None = nobody knows yet, and no share of it either.
         """
-        count = {"fail": failed, "success": done, "done": done + failed}[self.why]
-        if not self.is_share:
-            return count >= self.value
-        return bool(total) and count * 100 >= self.value * (total or 0)
+        return {"fail": failed, "success": done, "done": done + failed}[self.why] >= self.value
 
     def __str__(self) -> str:
         """Return it as it was given."""
-        return f"--halt {self.when},{self.why}={self.value}{'%' if self.is_share else ''}"
+        return f"--halt {self.when},{self.why}={self.value}"

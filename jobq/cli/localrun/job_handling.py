@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from jobq.cli.display.passthrough_log import PassthroughLog
@@ -17,14 +16,10 @@ class JobHandling:
     Attributes:
         output: lines = as they come; group = each job's together; order = likewise, in the order of the input.
         halt: when to end early; None = never.
-        results: the folder of each job's output; None = there is none.
-        view: what is shown on a terminal: table = what runs, and a line; line = that alone; bar = a line with a bar.
     """
 
     output: Literal["lines", "group", "order"] = "lines"
     halt: Halt | None = None
-    results: Path | None = None
-    view: Literal["table", "line", "bar"] = "table"
 
     def output_of(self, screen: PassthroughLog, number_of: Callable[[str], int]) -> JobOutput | None:
         """Return what keeps output together; None = it is printed as it comes.

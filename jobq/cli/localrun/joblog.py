@@ -14,7 +14,6 @@ from jobq.cli.localrun.run_store import NamedRun
 from jobq.errors import ConfigurationError, MalformedTask
 from jobq.run.attempt.supervisor import DeliveryReport
 from jobq.submit.argument_template import PREFIX as ARGUMENT_PREFIX
-from jobq.submit.argument_template import SLOT_PLACES, with_slot
 from jobq.submit.command_template import PREFIX
 from jobq.task import Outcome, OutcomeKind
 
@@ -84,7 +83,7 @@ def _command(delivery: Delivery) -> str:
             task.command, {name: task.env[name] for name in task.env if name.startswith((PREFIX, ARGUMENT_PREFIX))}
         )
     if task.argv is not None:
-        return shlex.join(with_slot(task.argv, task.env.get(SLOT_PLACES, ""), "{%}"))
+        return shlex.join(task.argv)
     return what_runs(delivery.body)
 
 

@@ -13,9 +13,8 @@ from jobq.cli.display.time_left import TimeLeft
 from jobq.cli.localrun.input_feed import Feed, line_of
 from jobq.cli.localrun.job_handling import JobHandling
 from jobq.cli.localrun.job_output import JobOutput
-from jobq.cli.localrun.job_runner import JobRunner, folder_of, meta_of
+from jobq.cli.localrun.job_runner import JobRunner
 from jobq.cli.localrun.joblog import Finished, JobLog
-from jobq.cli.localrun.result_folder import ResultFolder
 from jobq.errors import BackendUnavailable, JobqError
 from jobq.events import Events
 from jobq.formats import durations
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from jobq.cli.localrun.halting import Halt
 
 LISTED: Final = 10  # how many failures are shown one by one
-_BAR_CHARACTERS: Final = 30
 _LOOK_SECONDS: Final = 1.0  # how often the queue is counted, at least, when it should soon be done
 _HURRIED_FLUSH_SECONDS: Final = 2.0
 _READER_GONE: Final = 141  # what a shell says of a program that SIGPIPE ended
@@ -62,7 +60,6 @@ class LocalRun:
         failures: the first of the failed.
         error: what was wrong with the input.
         stopped_by: the signal that ended it early.
-        results: where the output of each job is kept; None = nowhere.
         halted_by: the condition that ended it early.
         reader_gone: whether it ended early since nobody reads its output any more.
     """
@@ -90,7 +87,6 @@ class LocalRun:
         self._feed = feed
         self._joblog = joblog
         self._handling = handling
-        self.results = None if handling.results is None else ResultFolder(handling.results)
         self.halted_by: Halt | None = None
         self.reader_gone = False
         self._judged = Counter[type[Verdict]]()
@@ -120,7 +116,7 @@ class LocalRun:
             return _READER_GONE
         if self.error is not None:
             return self.error.exit_code
-        if self.lost_bytes or (self.results is not None and self.results.incomplete):
+        if self.lost_bytes:
             return 1
         if self.halted_by is not None and self.halted_by.why == "success":
             return 0  # as it was asked for, whatever else had failed or is left
@@ -134,11 +130,7 @@ class LocalRun:
         if self.input_is_queued:
             self._time_left.note(time.monotonic(), total - ended)
             more, left = "", self._time_left.text()
-        bar = ""
-        if self._handling.view == "bar" and total and not more:
-            filled = _BAR_CHARACTERS * ended // total
-            bar = f"[{'#' * filled:<{_BAR_CHARACTERS}}] {ended * 100 // total}%  "
-        return f"{bar}{ended} of {total}{more}" + (f", {self.failed} failed" if self.failed else "") + left
+        return f"{ended} of {total}{more}" + (f", {self.failed} failed" if self.failed else "") + left
 
     async def run(self, screen: PassthroughLog, events: Events, adapt: Adapt) -> None:
         """Work until all is done, or until asked to stop.
@@ -167,7 +159,7 @@ class LocalRun:
             self._backend,
             self._settings,
             events=events,
-            adapt=lambda commands: JobRunner(adapt(commands), self.results, self._line),
+            adapt=lambda commands: JobRunner(adapt(commands)),
             on_line=screen.on_line,
             on_bytes=screen.on_bytes if output is None else output.on_bytes,
             stopping=self._stopping,
@@ -177,11 +169,10 @@ class LocalRun:
             gate=StartGate.of(
                 self._settings, () if output is None else (lambda: output.too_full(is_busy=bool(sampler.watched)),)
             ),
-            sinks=None if self.results is None else self.results.sink,
             offer=self._offer,
             idle_share=0.0,  # all of the input is to be run, and here: nothing that fits is kept waiting
         )
-        slots = max(0, self._settings.num_workers) if self._handling.view == "table" else 0
+        slots = max(0, self._settings.num_workers)
         view = LiveView(screen.show, sampler=sampler, slots=slots, below=lambda _: [self.status()])
         feeding = asyncio.create_task(self._bring_in(), name="feed")
         try:
@@ -260,20 +251,16 @@ class LocalRun:
                 self.failures.append(finished)
 
     def _judge(self, task: Task, attempt: int, outcome: Outcome, backoff: Backoff) -> Verdict:
-        """Decide what becomes of a job, and write its results where that is its end, before it is settled."""
+        """Decide what becomes of a job, and whether the run ends early."""
         verdict = verdict_of_caller(task, attempt, outcome, backoff)
         if self._handling.halt is not None:
             self._judged[type(verdict)] += 1
             self._halt(self._handling.halt)  # before the next one starts in its slot
-        if self.results is not None and isinstance(verdict, Complete | MoveToDeadLetters):
-            number = self._line(task.id)
-            self.results.conclude(task.id, folder_of(number, task.id), meta_of(task, attempt, number, outcome))
         return verdict
 
     def _halt(self, halt: "Halt") -> None:
-        total = self._left_at_start + (self._feed.queued if self._feed else 0) if self.input_is_queued else None
         done, failed = self._judged[Complete], self._judged[MoveToDeadLetters]
-        if self.halted_by is not None or not halt.is_reached(done, failed, total):
+        if self.halted_by is not None or not halt.is_reached(done, failed):
             return
         self.halted_by = halt
         if halt.when == "now":

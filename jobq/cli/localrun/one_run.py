@@ -128,7 +128,7 @@ class OneRun:
     def _check(self, offer: Offer) -> None:
         """Raise ConfigurationError where no job could ever run here."""
         if lacks := offer.misfit(self._options.task(command="true").resources, None):
-            raise ConfigurationError(f"each job asks for {lacks}, and this machine has less (`jobq hwdetect` says why)")
+            raise ConfigurationError(f"each job asks for {lacks}, and this machine has less (`jobq config` says why)")
         if isinstance(self._source, LineInput):
             self._source.offer = offer
 
@@ -147,11 +147,6 @@ class OneRun:
         counts += [f"{here.left} left"] if here.left else []
         kept = f"; the queue is kept: sqlite://{self._queue_file}/run" if self._queue_file is not None else ""
         terminal.say(f"{', '.join(counts)} in {durations.show(round(seconds, 1))}{kept}")
-        if here.results is not None and here.results.incomplete:
-            terminal.complain(
-                f"the results of {here.results.incomplete} jobs in {self._handling.results} are not whole: they could"
-                " not be written, or not fast enough"
-            )
         if here.lost_bytes:
             terminal.complain(
                 f"{here.lost_bytes} bytes of output were lost: they could not be kept, for the disk is full"

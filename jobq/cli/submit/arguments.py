@@ -37,7 +37,6 @@ def arguments_of(
     program: Sequence[str] | None,
     *,
     null: bool,
-    colsep: str | None,
     max_args: int,
 ) -> "ArgumentInput":
     """Return the jobs of one command, which is looked at as far as it can be before anything is queued.
@@ -47,7 +46,6 @@ def arguments_of(
         command: for the shell.
         program: a program and its arguments; this or a command is given.
         null: whether a NUL ends each value of a file or pipe.
-        colsep: text that divides a value into several arguments.
         max_args: how many values a job has.
 
     Raises:
@@ -65,12 +63,10 @@ def arguments_of(
     found = lists_of(lists) if lists else [ArgumentList("standard input", path="-")]
     if any(one.path == "-" for one in found) and terminal.has_terminal_input():
         raise click.UsageError("nothing to run: give arguments behind :::, or pipe them; a terminal is not read")
-    arguments = Arguments(found, ListForm(end=b"\0" if null else b"\n", separator=colsep, per_job=max_args))
+    arguments = Arguments(found, ListForm(end=b"\0" if null else b"\n", per_job=max_args))
     template = ArgumentShell(command) if command is not None else ArgumentWords(program or ())
     template.check(arguments.count)
-    return ArgumentInput(
-        arguments, template, _again(lists, command, program, null=null, colsep=colsep, max_args=max_args)
-    )
+    return ArgumentInput(arguments, template, _again(lists, command, program, null=null, max_args=max_args))
 
 
 def _again(
@@ -79,11 +75,9 @@ def _again(
     program: Sequence[str] | None,
     *,
     null: bool,
-    colsep: str | None,
     max_args: int,
 ) -> list[str]:
     words = ["-0"] if null else []
-    words += ["--colsep", colsep] if colsep is not None else []
     words += ["-N", str(max_args)] if max_args > 1 else []
     return [*words, *(["-c", command] if command is not None else ["--", *(program or ())]), *lists]
 
@@ -97,15 +91,13 @@ async def show_all(jobs: "ArgumentInput", options: "TaskOptions", *, as_json: bo
         as_json: print an object for each.
     """
     from jobq.cli.display.format_task import as_shell  # noqa: PLC0415 - most runs show nothing
-    from jobq.submit.argument_template import SLOT_PLACES, with_slot  # noqa: PLC0415 - as above
 
     async for task in jobs.tasks(options):
         if as_json:
             own = {"argv": list(task.argv)} if task.argv is not None else {"command": task.command}
             terminal.put_json({**own, "env": dict(task.env)})
         elif task.argv is not None:
-            words = with_slot(task.argv, task.env.get(SLOT_PLACES, ""), "{%}")
-            terminal.put(shlex.join(words))
+            terminal.put(shlex.join(task.argv))
         else:
             terminal.put(as_shell(str(task.command), task.env))
     return 0

@@ -72,7 +72,6 @@ class Worker:
         host: the machine that it runs on.
         gate: holds new tasks back; as the settings say by default.
         offer: what it offers of its machine; as the settings say by default.
-        sinks: take the whole output of each attempt; where the settings say by default.
         idle_share: of its life, that the machine may idle to make room for a task that has none.
     """
 
@@ -97,7 +96,6 @@ class Worker:
         host: WorkerHost | None = None,
         gate: StartGate | None = None,
         offer: Offer | None = None,
-        sinks: Sinks | None = None,
         idle_share: float = IDLE_SHARE,
     ) -> None:
         self._backend = backend
@@ -113,8 +111,7 @@ class Worker:
         self._archives: Archives | None = None
         self._gate = gate or StartGate.of(settings)
         self._held_back = False
-        self._own_sinks = sinks
-        self._sinks: Sinks = sinks or (lambda _id, _attempt: nowhere())
+        self._sinks: Sinks = lambda _id, _attempt: nowhere()
         self._spawner = spawner
         self._own_runner = runner
         self._adapt = adapt
@@ -155,7 +152,7 @@ class Worker:
                 self._spawner = await stack.enter_async_context(self._spawner or spawner_for(self._settings))
                 keep_clock(self._spawner, self._clock)
             heard = stack.enter_context(heard_by(self._stopping))
-            if self._own_runner is None and self._own_sinks is None:
+            if self._own_runner is None:
                 # Left before the signals are: a stop is heard while logs are sent.
                 self._sinks = await stack.enter_async_context(
                     sinks_of(self._backend.name, self._settings, self._patience_for_logs)

@@ -25,7 +25,7 @@ def test_as_many_run_as_fit(jobq: Jobq) -> None:
 
 def test_what_no_job_could_have_is_refused_before_anything_runs(jobq: Jobq) -> None:
     said = jobq("run", "--gpus", "1", "--", "echo", "{}", ":::", "a", code=3, env={"CUDA_VISIBLE_DEVICES": ""})
-    assert "each job asks for gpus=1, and this machine has less (`jobq hwdetect` says why)" in said.err
+    assert "each job asks for gpus=1, and this machine has less (`jobq config` says why)" in said.err
     assert not said.out
 
 

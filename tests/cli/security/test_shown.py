@@ -36,7 +36,6 @@ _LOOKS: Final = {
     **{name: arguments for name, (arguments, _, _) in TABLE.items()},
     "status": ("demo", "status", _DEAD, _DONE, _RUNS, _READY),
     "logs": ("demo", "logs", _DONE),
-    "history": ("demo", "history", _DEAD),
     "dead show": ("demo", "dead", "show", _DEAD, "--show-env"),
     "dead list": ("demo", "dead", "list", "--full"),
     "batch wait": ("demo", "batch", "wait", "s7", "--timeout", "0s"),
@@ -53,7 +52,6 @@ _NOT_HERE: Final = {
     "run": "as above",
     "emulator service-bus": "shows nothing of a queue",
     "healthcheck": "as above",
-    "hwdetect": "as above",
     "help": "as above",
     "fanout": "as above",
     "results": "writes a file of data, as it is",
@@ -154,7 +152,7 @@ def test_what_is_looked_for_is_there(jobq: Jobq, place: Path) -> None:
     _copied(jobq, place)
     for arguments in (
         ("demo", "status", _DEAD), ("demo", "status", _RUNS), ("demo", "ps"), ("demo", "top"),
-        ("demo", "history", _DONE), ("demo", "logs", _DONE), ("demo", "dead", "list"),
+        ("demo", "status", _DONE), ("demo", "logs", _DONE), ("demo", "dead", "list"),
         ("demo", "dead", "show", _DEAD), ("demo", "lease", "list"),
         ("demo", "lease", "show", "confirmed"), ("demo", "peek"), ("demo", "batch", "show", "s7"), ("demo", "size"),
         ("serve", "token", "list", "demo"), ("demo", "resume"),
