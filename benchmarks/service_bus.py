@@ -25,13 +25,13 @@ from benchmarks import sections
 from benchmarks.measure import Figure, Meter, Row, compared, in_turns
 from benchmarks.sections import ROOT
 from jobq.task import Task
-from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.faults import Fault, Operation
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
+from tests.emulators.service_bus.access import ALL_RIGHTS, Claim
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.faults import Fault, Operation
 
 _PEER: Final = ROOT / ".peer/bin/python"
 _TOKEN: Final = "token-of-the-peer"

@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from jobq.testing import conformance
-from jobq.testing.service_bus.emulator import Emulator
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.conformance import harnesses
 from tests.conformance.real_time import Ended, run_each, tell
+from tests.emulators.service_bus.emulator import Emulator
 from tests.service_bus.leftovers import collected
 
 _AT_ONCE: Final = 10  # each has an emulator in this process, and an SDK that waits 3 s for it

@@ -19,8 +19,6 @@ from jobq.settings import Settings
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.spec import resolve
 from jobq.task import Counters, Task, TaskResult, new_id
-from jobq.testing.service_bus.faults import Fault, Operation
-from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.rest_client import Outgoing
 from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
@@ -29,6 +27,8 @@ from jobq_azure.table_journal.client import Verb, Write
 from jobq_azure.table_journal.delivery import claim_of
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal.journal_stage import key_of, state, written
+from tests.emulators.service_bus.faults import Fault, Operation
+from tests.emulators.service_bus.message import State
 from tests.sb.stage import NOW, SPEC, Stage, staged
 from tests.support.http_proxy import HttpProxy, Strike
 

@@ -19,7 +19,6 @@ from jobq.errors import AllPutBack, ConfigurationError, DuplicateTask, JobqError
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Counters, Task
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.rest_client import Outgoing
@@ -27,6 +26,7 @@ from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, SOON, THEN, drained, finished, pushed
 from tests.azure.ledger.sites import BusSite, sited
 from tests.azure.stage import LEASE, NOW
+from tests.emulators.service_bus.fidelity import Fidelity
 from tests.sb.stage import OTHER_WAY
 from tests.support.http_proxy import ProxiedRequest, Strike
 

@@ -23,7 +23,6 @@ from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settl
 from jobq.spec import parse
 from jobq.task import Task, new_id
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
@@ -32,6 +31,7 @@ from jobq_azure.table_journal import location
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.ledger.ledger_stage import NAME, SOON
 from tests.azure.stage import LEASE
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
 from tests.sb.stage import OTHER_WAY, Stage, staged, through
 from tests.service_bus.leftovers import collected
 from tests.support.http_proxy import HttpProxy, Strike

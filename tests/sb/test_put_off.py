@@ -8,10 +8,10 @@ import pytest
 from jobq.errors import AllPutBack
 from jobq.settlement import Complete, Requeue
 from jobq.task import Task
-from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite, connection_string
 from tests.azure.journal.journal_stage import written
 from tests.azure.stage import eventually
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.sb.stage import NOW, Stage
 from tests.sb.test_journal import PLACE, _journaled
 from tests.support.http_proxy import ProxiedRequest, Strike

@@ -11,11 +11,11 @@ from jobq.batch_plan import Plan
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
 from jobq.task import Task
-from jobq.testing.service_bus.faults import Fault, Operation
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.ledger_stage import NAME, finished
 from tests.azure.ledger.sites import BusSite, sited
 from tests.azure.stage import eventually
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.process.stage import QUICK
 from tests.sb.stage import Stage, staged
 from tests.service_bus.leftovers import collected

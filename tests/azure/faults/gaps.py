@@ -19,10 +19,10 @@ from jobq.errors import AllPutBack, BackendUnavailable, JobqError
 from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Faults, Operation, Request, Via
 from jobq_azure.ledger.queue import LedgerQueue
 from tests.azure.emulator import Azurite
 from tests.azure.ledger.sites import Service, Site, sited
+from tests.emulators.service_bus.faults import NO_FAULT, Drop, Fault, Faults, Operation, Request, Via
 from tests.support.http_proxy import ProxiedRequest, Strike
 
 _SOON: Final = timedelta(seconds=1)

@@ -11,8 +11,6 @@ from typing import Final, Literal, Protocol
 from jobq.settings import Settings
 from jobq.spec import parse
 from jobq.task import new_id
-from jobq.testing.service_bus.faults import Faults
-from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.ledger.queue import LedgerQueue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
@@ -22,6 +20,8 @@ from tests.azure.emulator import ACCOUNT, Azurite, connection_string
 from tests.azure.journal.journal_stage import journaled
 from tests.azure.stage import SHORT, Stage, staged
 from tests.command_line import Ended
+from tests.emulators.service_bus.faults import Faults
+from tests.emulators.service_bus.fidelity import Fidelity
 from tests.sb import stage as sb
 from tests.service_bus.leftovers import collected
 from tests.support.http_proxy import HttpProxy
