@@ -29,7 +29,7 @@ _GARBAGE_AT: Final = 20_000  # objects made and not freed, before the youngest a
 LOCAL_SCHEMES: Final = frozenset({"embedded", "sqlite"})  # the queues of this machine
 _PROGRAM: Final = "jobq.program"
 _SHOWN: Final = 60  # characters of what was given
-_OF_NO_QUEUE: Final = frozenset({"completion", "config", "emulator", "healthcheck", "keys", "queues", "run"})
+_OF_NO_QUEUE: Final = frozenset({"completion", "config", "healthcheck", "keys", "queues", "run"})
 ONE_WORD: Final = "-c takes a whole command as one word: -c 'echo hello'"
 WHICH_QUEUE: Final = "which queue? Write `jobq QUEUE {command} ...`, as in `jobq demo {command}`, or set JOBQ_QUEUE"
 

@@ -62,15 +62,12 @@ _COMMANDS: Final = {
         "serve": ("jobq.cli.commands.serve", "Serve queues over HTTP; make tokens for it."),
         "keys": ("jobq.cli.commands.keys", "Make keys that sign tasks; list, trust and revoke them."),
         "completion": ("jobq.cli.commands.completion", "Print the completion script of a shell."),
-        "emulator": ("jobq.cli.commands.emulator", "Serve an emulated Azure Service Bus here."),
         "healthcheck": ("jobq.cli.commands.healthcheck", "Check whether this container's worker is alive."),
         "config": ("jobq.cli.commands.config", "Show each setting, its value and where that came from."),
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
-_LASTING: Final = frozenset(
-    {"worker", "run", "pull", "lease", "serve", "ui", "emulator", "check"}
-)  # with more to close
+_LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "ui", "check"})  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")

@@ -1,1 +1,1 @@
-"""Conformance suite, virtual clock, fault injection, emulators; imported at run time by `jobq emulator` alone."""
+"""What tests any backend: conformance suite, stateful model, clock, faults; at run time `jobq check` alone uses it."""

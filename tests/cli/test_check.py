@@ -19,10 +19,10 @@ from jobq.task import Task
 from jobq.testing import conformance
 from jobq.testing.cases import Case
 from jobq.testing.harness import Bench
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
 from tests.postgres.server import Database
 from tests.service.server import running
 

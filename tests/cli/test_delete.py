@@ -3,10 +3,10 @@
 import asyncio
 
 from jobq.task import Task
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
 
 
 def test_a_filled_queue_is_deleted_by_force_alone(jobq: Jobq) -> None:

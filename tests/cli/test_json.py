@@ -76,11 +76,6 @@ TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "clear": (("demo", "clear", "--yes"), 0, {"queue", "cleared"}),
     "pause": (("demo", "pause"), 0, {"queue", "paused"}),
     "resume": (("demo", "resume"), 0, {"queue", "paused"}),
-    "emulator service-bus": (
-        ("emulator", "service-bus", "--time-limit", "100ms"),
-        0,
-        {"connection_string", "rest_url", "admin_connection_string", "queues"},
-    ),
     "healthcheck": (("healthcheck", "--file", "missing"), 1, {"healthy", "detail"}),
     "serve token create": (("demo", "serve", "token", "create", "--scope", "read"), 0, TOKEN | {"token"}),
     "serve token list": (("serve", "token", "list", "demo"), 0, TOKEN),

@@ -5,9 +5,9 @@ import json
 import time
 
 from jobq.task import Task
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
 from tests.cli.conftest import Jobq
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
 
 
 def test_a_pause_is_shown_wherever_one_looks(jobq: Jobq) -> None:

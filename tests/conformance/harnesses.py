@@ -18,7 +18,6 @@ from jobq.spec import resolve
 from jobq.task import new_id
 from jobq.testing.clock import RealTime, VirtualClock
 from jobq.testing.conformance import Harness
-from jobq.testing.service_bus.emulator import Emulator
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, QueueAddress, place_of
 from jobq_azure.service_bus.options import Options
@@ -30,6 +29,7 @@ from jobq_postgres import PostgresBackend
 from jobq_postgres.add_tasks import FORMER_EPOCH
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import BootedHost
+from tests.emulators.service_bus.emulator import Emulator
 from tests.postgres.server import Database
 
 Wrap = Callable[[Backend], Backend]

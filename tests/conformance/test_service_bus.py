@@ -13,10 +13,10 @@ import pytest
 
 from jobq.testing import conformance
 from jobq.testing.clock import VirtualClock
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.fidelity import Fidelity
 from tests.conformance import harnesses
 from tests.conformance.real_time import Ended, run_each, tell
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.fidelity import Fidelity
 from tests.sb.stage import OTHER_WAY
 from tests.service_bus.leftovers import collected
 

@@ -10,10 +10,10 @@ import pytest
 from jobq.backend import Backend, Delivery
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task, TaskResult
-from jobq.testing.service_bus.faults import Operation
 from jobq_azure.service_bus.options import Options
 from tests.azure import stage as storage
 from tests.azure.emulator import Azurite
+from tests.emulators.service_bus.faults import Operation
 from tests.sb import stage as service_bus
 
 from .files import ROOT

@@ -76,7 +76,6 @@ OTHER_CODES: Final = {
 # What is put in place of what, and why.
 CHANGED: Final = {
     "sqlite:///data/": ("sqlite://{folder}/data/", "this test has no right to write in /data"),
-    "jobq emulator service-bus": ("jobq emulator service-bus --time-limit 100ms", "it serves until it is interrupted"),
     "--idle-timeout 10m": ("--idle-timeout 1s", "nobody wants to wait"),
     "jobq run --gpus 1": ("JOBQ_OFFER_GPUS=0 jobq run --gpus 1", "this machine has no card"),
 }

@@ -66,7 +66,6 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "keys revoke": ("keys revoke id", 3),
     "keys check": ("keys check", 3),
     "completion": ("completion bash", 0),
-    "emulator service-bus": ("emulator service-bus --time-limit 100ms", 0),
     "healthcheck": ("healthcheck", 3),
     "config": ("config", 0),
     "help": ("help lock-lost", 0),

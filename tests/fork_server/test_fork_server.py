@@ -137,9 +137,8 @@ def test_descriptors_that_are_passed_keep_their_numbers(prober: Prober) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_death_by_a_signal_is_told(prober: Prober, number: signal.Signals) -> None:
     with forked.Popen[bytes](
-        [*JOBQ, "emulator", "service-bus"], env=prober.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*JOBQ, "demo", "push", "-"], env=prober.environment(), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
-        assert process.stdout is not None
         assert process.poll() is None
         process.send_signal(number)
         assert process.wait(20) == -number

@@ -12,16 +12,16 @@ from typing import Any, Final
 from jobq.backend import Delivery
 from jobq.clock import Clock, SystemClock
 from jobq.task import Task
-from jobq.testing.service_bus.description import DEAD_LETTERS, Description
-from jobq.testing.service_bus.emulator import IDLE_DETACH, ROOT_KEY, Emulator
-from jobq.testing.service_bus.faults import Operation, Request
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.queue import Queue
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
 from tests import command_line
 from tests.command_line import Ended
+from tests.emulators.service_bus.description import DEAD_LETTERS, Description
+from tests.emulators.service_bus.emulator import IDLE_DETACH, ROOT_KEY, Emulator
+from tests.emulators.service_bus.faults import Operation, Request
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.queue import Queue
 from tests.support.http_proxy import HttpProxy
 
 QUEUE: Final = "jobs"
@@ -40,7 +40,6 @@ OTHER_WAY: Final = Fidelity(
     rest_missing_entity_status=404,
     rest_lost_lock_status=410,
     rest_too_large_status=413,
-    rest_throttled_status=503,
     rest_renew_returns_properties=True,
     rest_first_delivery_count=0,
     refuses_long_dead_letter_text=False,

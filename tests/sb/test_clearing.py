@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobq.testing.service_bus.faults import Fault, Operation
 from jobq_azure.service_bus.amqp_client import Amqp
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.sb.stage import NOW, Stage
 
 _PAGES = 3

@@ -16,14 +16,14 @@ from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.spec import resolve
 from jobq.task import Task
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.access import Policy, Right
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.faults import Fault, Operation
 from jobq_azure.service_bus import admin_client
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
+from tests.emulators.service_bus.access import Policy, Right
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.fork_server import forked
 from tests.sb.stage import NOW, QUEUE, SPEC, Stage, ended, staged
 

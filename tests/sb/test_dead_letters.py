@@ -12,12 +12,12 @@ from jobq.errors import BackendUnavailable, ConfigurationError, PushUnknown
 from jobq.settlement import MoveToDeadLetters, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
-from jobq.testing.service_bus.fidelity import Fidelity
 from jobq_azure.service_bus import amqp_client
 from jobq_azure.service_bus.delivery import ServiceBusDelivery
 from jobq_azure.service_bus.message_format import EPOCH, ORIGIN, cut
 from jobq_azure.service_bus.rest_client import Outgoing
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
+from tests.emulators.service_bus.fidelity import Fidelity
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 from tests.service_bus.leftovers import collected
 

@@ -7,7 +7,7 @@ from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.description import Description
+from tests.emulators.service_bus.description import Description
 from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, staged
 
 WINDOW = 600.0

@@ -18,11 +18,11 @@ from jobq.run.attempt.attempt_journal import AttemptJournal
 from jobq.settlement import Complete
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.faults import Fault, Operation
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import State
 from jobq_azure.service_bus.lock_length import LockLength
 from jobq_azure.service_bus.rest_client import Locked
+from tests.emulators.service_bus.faults import Fault, Operation
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import State
 from tests.sb.stage import Stage, staged
 
 LONG, SHORT = 60.0, 5.0

@@ -22,13 +22,13 @@ from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.access import ALL_RIGHTS, Claim
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
-from jobq.testing.service_bus.message import Content, State
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, QueueAddress
 from jobq_azure.service_bus.options import Options
 from tests.azure.stage import eventually
+from tests.emulators.service_bus.access import ALL_RIGHTS, Claim
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
+from tests.emulators.service_bus.message import Content, State
 from tests.sb.stage import LOCK_SECONDS, NOW, QUEUE, Stage, ended, staged
 from tests.support.http_proxy import Strike
 from tests.ticking import TICKS, is_alive, last_tick

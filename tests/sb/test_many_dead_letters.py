@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from jobq.errors import BackendUnavailable, MalformedTask
-from jobq.testing.service_bus.faults import NO_FAULT, Drop, Fault, Operation
 from jobq_azure.service_bus.rest_client import Outgoing
+from tests.emulators.service_bus.faults import NO_FAULT, Drop, Fault, Operation
 from tests.sb.stage import NOW, Stage, staged
 
 pytestmark = pytest.mark.check

@@ -10,7 +10,7 @@ from jobq.events import Event, Events
 from jobq.run.stopping import Stopping
 from jobq.run.worker.worker import Worker
 from jobq.settings import Settings
-from jobq.testing.service_bus.faults import Operation
+from tests.emulators.service_bus.faults import Operation
 from tests.process.stage import QUICK
 from tests.sb.stage import Stage
 

@@ -14,7 +14,7 @@ from jobq.errors import (
     PushUnknown,
 )
 from jobq.task import Task
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
 from tests.sb.stage import NOW, Stage, staged
 from tests.support.http_proxy import Strike
 

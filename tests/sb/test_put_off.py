@@ -11,9 +11,9 @@ from jobq.errors import AllPutBack, ConfigurationError
 from jobq.settings import Settings
 from jobq.spec import resolve
 from jobq.task import Task
-from jobq.testing.service_bus.faults import Fault, Operation
 from jobq_azure.service_bus.rest_client import Outgoing
 from tests.azure.stage import eventually
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.sb.stage import NOW, SPEC, Stage
 
 pytestmark = pytest.mark.check

@@ -12,8 +12,8 @@ from jobq.settlement import Complete, Release, Requeue
 from jobq.task import Budgets
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import DONE
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
-from jobq.testing.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
+from tests.emulators.service_bus.fidelity import Fidelity
 from tests.sb.stage import LOCK_SECONDS, NOW, Stage, staged
 
 pytestmark = pytest.mark.check

@@ -6,12 +6,12 @@ from typing import Final
 import pytest
 
 from jobq.errors import BackendUnavailable
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
 from tests.azure.faults.test_signing_in import identity_service
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
 from tests.sb.stage import QUEUE, Stage
 
 _SPEC: Final = "sb://ns-of-mine/q"

@@ -12,10 +12,10 @@ from jobq.queue import Queue
 from jobq.run.worker import empty_queue
 from jobq.settings import Settings
 from jobq.task import Budgets, Task
-from jobq.testing.service_bus.faults import Drop, Fault, Operation
 from jobq_azure.service_bus.backend import ServiceBusBackend
 from jobq_azure.service_bus.namespace import Namespace, place_of
 from jobq_azure.service_bus.options import Options
+from tests.emulators.service_bus.faults import Drop, Fault, Operation
 from tests.sb.stage import QUEUE, Stage, staged
 
 pytestmark = pytest.mark.night("a storm of broken connections: 15 s")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobq.testing.service_bus.faults import Fault, Operation
+from tests.emulators.service_bus.faults import Fault, Operation
 from tests.sb.stage import Stage, staged
 from tests.service_bus.leftovers import collected
 from tests.support.http_proxy import ProxiedRequest, Strike

@@ -12,9 +12,9 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import ROOT_POLICY, Emulator
-from jobq.testing.service_bus.message import Content
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import ROOT_POLICY, Emulator
+from tests.emulators.service_bus.message import Content
 
 QUEUE: Final = "jobs"
 SOON: Final = 5.0  # seconds in which what should come comes, on a busy machine too

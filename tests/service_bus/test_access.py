@@ -7,11 +7,11 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from jobq.testing.clock import VirtualClock
-from jobq.testing.service_bus.access import ALL_RIGHTS, Access, Claim, Policy, Right, sign
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import ROOT_KEY, ROOT_POLICY, Emulator
-from jobq.testing.service_bus.errors import Unauthorized
-from jobq.testing.service_bus.faults import Operation
+from tests.emulators.service_bus.access import ALL_RIGHTS, Access, Claim, Policy, Right, sign
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import ROOT_KEY, ROOT_POLICY, Emulator
+from tests.emulators.service_bus.errors import Unauthorized
+from tests.emulators.service_bus.faults import Operation
 
 from .support import QUEUE, SOON, admin_of, client_of, eventually, put, receiver_of, rest_of, sender_of
 

@@ -14,11 +14,11 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.faults import Operation, Via
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import State
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.faults import Operation, Via
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import State
 
 from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, sender_of, settle
 

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from datetime import timedelta
 
 import aiohttp
 import pytest
@@ -18,12 +17,10 @@ from azure.servicebus.exceptions import (
 )
 
 from jobq.testing.clock import VirtualClock
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.errors import Busy
-from jobq.testing.service_bus.faults import Drop, Fault, Faults, Operation, Request, Throttle, Via
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import State
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.faults import Drop, Fault, Faults, Operation, Request, Via
+from tests.emulators.service_bus.message import State
 
 from .support import QUEUE, SOON, client_of, emulator_of, eventually, put, receiver_of, rest_of, sender_of, settle
 
@@ -53,19 +50,6 @@ def test_faults_by_chance_are_the_same_every_time() -> None:
 
     assert hits(1) == hits(1) != hits(2)
     assert 150 < sum(hits(1)) < 250
-
-
-async def test_a_throttle_grants_so_much_a_second() -> None:
-    clock = VirtualClock()
-    throttle = Throttle(clock, 10)
-    throttle.spend(10)
-    with pytest.raises(Busy):
-        throttle.spend(1)
-    await clock.advance(1)
-    throttle.spend(4)
-    with pytest.raises(Busy):
-        throttle.spend(7)
-    throttle.spend(6)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 413, 429, 500, 503])
@@ -160,22 +144,6 @@ async def test_latency_delays_both() -> None:
         assert time.monotonic() - start >= 0.6
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_the_status_of_throttling_is_a_switch_and_management_costs_ten(status: int) -> None:
-    clock = VirtualClock()
-    fidelity = Fidelity(rest_throttled_status=status)
-    async with (
-        Emulator([Description(QUEUE)], fidelity=fidelity, clock=clock, credits_per_second=12) as emulator,
-        rest_of(emulator) as rest,
-    ):
-        assert (await rest("GET", QUEUE)).status == 200
-        assert [await rest.send("a") for _ in range(3)] == [201, 201, status]
-        await clock.advance(1)
-        assert [await rest.send("a") for _ in range(3)] == [201, 201, 201]
-        assert (await rest("GET", QUEUE)).status == status
-        assert len(emulator.broker.queue(QUEUE).messages()) == 5
-
-
 async def test_an_idle_receiver_is_detached_and_its_lock_goes_on() -> None:
     clock = VirtualClock(wall=time.time())
     async with (
@@ -195,6 +163,52 @@ async def test_an_idle_receiver_is_detached_and_its_lock_goes_on() -> None:
         assert queue.count(State.LOCKED) == 1
         await settle(receiver, "completed", got.lock_token)
         assert queue.messages() == []
+
+
+async def test_an_idle_sender_is_detached_and_attaches_anew() -> None:
+    clock = VirtualClock(wall=time.time())
+    async with (
+        Emulator([Description(QUEUE)], clock=clock) as emulator,
+        client_of(emulator) as client,
+        sender_of(client) as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("a"), timeout=SOON)
+        await clock.advance(590)
+        await sender.send_messages(ServiceBusMessage("b"), timeout=SOON)
+        await clock.advance(590)
+        await sender.send_messages(ServiceBusMessage("c"), timeout=SOON)
+        assert emulator.gate.count(Operation.ATTACH) == 1
+        await clock.advance(600)
+        await sender.send_messages(ServiceBusMessage("d"), timeout=SOON)
+        assert emulator.gate.count(Operation.ATTACH) == 2
+        assert len(emulator.broker.queue(QUEUE).messages()) == 4
+
+
+async def test_a_connection_without_links_is_closed() -> None:
+    """Five minutes after the last link has gone, and a minute after its start when it never had one."""
+    clock = VirtualClock(wall=time.time())
+    async with (
+        Emulator([Description(QUEUE)], clock=clock) as emulator,
+        client_of(emulator) as client,
+        receiver_of(client) as receiver,
+    ):
+        put(emulator, "a")
+        (got,) = await receiver.receive_messages(1)
+        await clock.advance(600)
+        await eventually(lambda: not emulator.broker.queue(QUEUE).listeners)
+        await clock.advance(299)
+        assert emulator.connections == 1
+        await clock.advance(1)
+        await eventually(lambda: emulator.connections == 0)
+        await receiver.peek_messages(1)  # the SDK connects anew
+        reader, writer = await asyncio.open_connection("127.0.0.1", emulator.amqp_port)
+        await eventually(lambda: emulator.connections == 2)
+        await clock.advance(60)
+        await eventually(lambda: emulator.connections == 1)
+        assert await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert got.lock_token is not None
 
 
 async def test_detached_receivers_keep_their_connection() -> None:
@@ -246,7 +260,3 @@ async def test_a_fault_of_the_emulator_itself_ends_the_test() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await served()
     assert str(raised.value.exceptions[0]) == "broken"
-
-
-def test_idle_detach_is_ten_minutes_as_in_the_service() -> None:
-    assert Emulator()._service.idle_detach == timedelta(minutes=10).total_seconds()

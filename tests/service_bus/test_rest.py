@@ -5,18 +5,19 @@ import json
 import uuid
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import pytest
 from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
 
 from jobq.testing.clock import VirtualClock
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.emulator import Emulator
-from jobq.testing.service_bus.faults import Operation
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import State
-from jobq.testing.service_bus.rest_wire import BATCH, http_date
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.emulator import Emulator
+from tests.emulators.service_bus.faults import Operation
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import State
+from tests.emulators.service_bus.rest_wire import BATCH, http_date
 
 from .support import (
     QUEUE,
@@ -136,6 +137,17 @@ async def test_batch_schedule_and_time_to_live() -> None:
         await clock.advance(30)
         assert [one.content.body for one in queue.messages()] == [b"a", b"b"]
         assert (await rest.lock()).headers["k"] == "1"
+
+
+async def test_a_property_whose_name_http_has_itself_is_not_shown() -> None:
+    own: dict[str | bytes, Any] = {"Content-Length": "3", "location": "elsewhere", "no header": "x", "Shown": "yes"}
+    async with emulator_of() as emulator, rest_of(emulator) as rest, client_of(emulator) as client:
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(ServiceBusMessage("12345678", application_properties=own))
+        answer = await rest.lock(wait=5)
+        assert (answer.status, await answer.text(), answer.headers["Shown"]) == (201, "12345678", '"yes"')
+        assert answer.headers["Content-Length"] == "8"
+        assert answer.headers["Location"].startswith(emulator.rest_url)
 
 
 async def test_what_cannot_be_read_is_a_bad_request() -> None:

@@ -24,9 +24,9 @@ from jobq.settings import Settings
 from jobq.spec import parse
 from jobq.task import Task
 from jobq.telemetry import tracing
-from jobq.testing.service_bus.emulator import Emulator
 from tests.azure.emulator import ACCOUNT, Azurite
 from tests.cli.conftest import Jobq
+from tests.emulators.service_bus.emulator import Emulator
 from tests.service.server import HttpServer
 
 from .collector import Collector, attributes, collecting

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-# Whose words are another's: AMQP's, those of the service that is emulated, and those of `jobq` without `async`.
-_SPEAK_ANOTHER_LANGUAGE = ("jobq/testing/amqp/", "jobq/testing/service_bus/", "jobq/sync/")
+_SPEAK_ANOTHER_LANGUAGE = ("jobq/sync/",)  # whose words are those of `jobq` without `async`
 # The same meaning in each backend: a request was sent, and no one can say what became of it.
 _COMMON = {"NoAnswer"}
 

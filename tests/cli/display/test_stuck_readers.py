@@ -63,7 +63,7 @@ def test_a_service_answers_though_nobody_reads_its_audit(jobq: Jobq, stuck: int)
 
 @pytest.mark.parametrize(
     "arguments",
-    [("demo", "ui", "--no-open"), ("emulator", "service-bus"), ("serve", "demo", "--port", "0")],
+    [("demo", "ui", "--no-open"), ("serve", "demo", "--port", "0")],
     ids=" ".join,
 )
 def test_what_serves_begins_and_ends_though_nobody_reads(jobq: Jobq, stuck: int, arguments: tuple[str, ...]) -> None:

@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 from xml.etree import ElementTree as ET
 
-from jobq.testing.service_bus import admin, errors, rest_wire
-from jobq.testing.service_bus.broker import Broker as Namespace
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import Message
-from jobq.testing.service_bus.queue import Queue
+from tests.emulators.service_bus import admin, errors, rest_wire
+from tests.emulators.service_bus.broker import Broker as Namespace
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import Message
+from tests.emulators.service_bus.queue import Queue
 from tests.simulation.loop import Machine
 from tests.simulation.service_bus.copies import Lock
 from tests.simulation.service_bus.copy_rules import CopyRules

@@ -10,14 +10,14 @@ from uuid import UUID
 from jobq.backend import Delivery, Renewed
 from jobq.errors import BackendUnavailable, LockLost
 from jobq.journal.records import Beat
-from jobq.testing.service_bus import errors
-from jobq.testing.service_bus.message import Message, State
 from jobq_azure.common.errors import NoAnswer
 from jobq_azure.service_bus.backend import Sdk, ServiceBusBackend
 from jobq_azure.service_bus.namespace import QueueAddress
 from jobq_azure.service_bus.options import Options
 from jobq_azure.service_bus.responses import Response
 from jobq_azure.service_bus.seen import Seen
+from tests.emulators.service_bus import errors
+from tests.emulators.service_bus.message import Message, State
 from tests.simulation.broker import Reset
 from tests.simulation.loop import NODE, Machine
 from tests.simulation.network import NetworkLink

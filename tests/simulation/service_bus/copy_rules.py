@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jobq.fencing import FencingNumber
 from jobq.task import Task
-from jobq.testing.service_bus.message import Content, Message
+from tests.emulators.service_bus.message import Content, Message
 from tests.simulation.rules.known import KnownTask
 from tests.simulation.rules.monitor import Monitor
 from tests.simulation.service_bus.copies import Copy, Lock

@@ -16,9 +16,9 @@ from jobq.run.circuit_breaker import Breaker
 from jobq.settings import Settings
 from jobq.task import Task
 from jobq.testing.faults import Fault, Faults, FaultyBackend
-from jobq.testing.service_bus.faults import Drop, Operation
-from jobq.testing.service_bus.faults import Fault as ServiceFault
 from jobq_memory import MemoryBackend, Router
+from tests.emulators.service_bus.faults import Drop, Operation
+from tests.emulators.service_bus.faults import Fault as ServiceFault
 from tests.sb.stage import staged
 
 

@@ -9,12 +9,12 @@ from xml.etree import ElementTree as ET
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from jobq.testing.service_bus.description import MESSAGE_BYTES, Description
-from jobq.testing.service_bus.errors import EntityMissing, Invalid, Unsupported
-from jobq.testing.service_bus.faults import Request
-from jobq.testing.service_bus.message import State
-from jobq.testing.service_bus.queue import Queue
-from jobq.testing.service_bus.service import Service
+from tests.emulators.service_bus.description import MESSAGE_BYTES, Description
+from tests.emulators.service_bus.errors import EntityMissing, Invalid, Unsupported
+from tests.emulators.service_bus.faults import Request
+from tests.emulators.service_bus.message import State
+from tests.emulators.service_bus.queue import Queue
+from tests.emulators.service_bus.service import Service
 
 _ATOM: Final = "http://www.w3.org/2005/Atom"
 _QUEUE: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -39,9 +39,9 @@ _NOT_EMULATED: Final = {
 _EMULATED: Final = frozenset(
     {
         *("LockDuration", "MaxDeliveryCount", "RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"),
-        *("DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration", "MaxSizeInMegabytes"),
-        *("MaxMessageSizeInKilobytes", "UserMetadata", "EnableBatchedOperations"),
-        "SupportOrdering",  # without effect on queues in the service too
+        *("DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration", "MaxMessageSizeInKilobytes"),
+        # Without effect here; in the last case, in the service too:
+        *("MaxSizeInMegabytes", "UserMetadata", "EnableBatchedOperations", "SupportOrdering"),
         # What the service itself fills in, and passes over when it is sent back:
         *("SizeInBytes", "MessageCount", "CountDetails", "CreatedAt", "UpdatedAt", "AccessedAt"),
         "EntityAvailabilityStatus",
@@ -99,7 +99,7 @@ class Admin:
 def _read(name: str, body: bytes) -> Description:
     """Return the description that a body asks for; raises Invalid."""
     try:
-        texts = _texts(ET.fromstring(body))  # noqa: S314 - on loopback, from our own tests
+        texts = _texts(ET.fromstring(body))
         lives = _seconds(texts, "DefaultMessageTimeToLive", None)
         window = _seconds(texts, "DuplicateDetectionHistoryTimeWindow", 600.0)
         return Description(
@@ -110,9 +110,6 @@ def _read(name: str, body: bytes) -> Description:
             max_message_bytes=int(texts.get("MaxMessageSizeInKilobytes") or MESSAGE_BYTES // 1024) * 1024,
             time_to_live=lives,
             dead_letters_expired=texts.get("DeadLetteringOnMessageExpiration") == "true",
-            max_megabytes=int(texts.get("MaxSizeInMegabytes") or 1024),
-            user_metadata=texts.get("UserMetadata", ""),
-            is_batched=texts.get("EnableBatchedOperations") != "false",
         )
     except (ET.ParseError, ValidationError, ValueError) as error:
         raise Invalid(f"The description cannot be read: {error}") from error
@@ -159,18 +156,17 @@ def _entry(queue: Queue) -> ET.Element:
     dead_letters = len(dead.messages()) if dead is not None else 0
     texts = {
         "LockDuration": _iso(described.lock_duration),
-        "MaxSizeInMegabytes": str(described.max_megabytes),
+        "MaxSizeInMegabytes": "1024",
         "RequiresDuplicateDetection": _bool(described.dedup_window > 0),
         "RequiresSession": "false",
         "DefaultMessageTimeToLive": _FOREVER if described.time_to_live is None else _iso(described.time_to_live),
         "DeadLetteringOnMessageExpiration": _bool(described.dead_letters_expired),
         "DuplicateDetectionHistoryTimeWindow": _iso(described.dedup_window or 600.0),
         "MaxDeliveryCount": str(described.max_delivery_count),
-        "EnableBatchedOperations": _bool(described.is_batched),
+        "EnableBatchedOperations": "true",
         "SizeInBytes": str(queue.size + (dead.size if dead is not None else 0)),
         "MessageCount": str(active + scheduled + dead_letters),
         "Status": "Active",
-        "UserMetadata": described.user_metadata,
         "CreatedAt": created.isoformat(),
         "UpdatedAt": created.isoformat(),
         "AccessedAt": now.isoformat(),

@@ -13,22 +13,21 @@ from typing import Final
 
 from aiohttp import web
 
-from jobq.testing.service_bus import admin, rest_wire
-from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.errors import (
+from tests.emulators.service_bus import admin, rest_wire
+from tests.emulators.service_bus.access import Right
+from tests.emulators.service_bus.errors import (
     BrokerError,
-    Busy,
     EntityMissing,
     Injected,
     Invalid,
     LockLost,
     TooLarge,
 )
-from jobq.testing.service_bus.faults import Drop, Operation, Request, Via
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import Message
-from jobq.testing.service_bus.queue import Queue
-from jobq.testing.service_bus.service import Service, until
+from tests.emulators.service_bus.faults import Drop, Operation, Request, Via
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import Message
+from tests.emulators.service_bus.queue import Queue
+from tests.emulators.service_bus.service import Service, until
 
 _LONGEST_BODY: Final = 128 * 1024 * 1024  # the queue's own limit answers long before
 _DEFAULT_WAIT: Final = 60.0  # seconds of a receive that names none
@@ -79,8 +78,6 @@ def _guarded(
             claim = service.access.verify(asked.headers.get("Authorization", ""))
             if not claim.allows(path, right, service.clock.wall()):
                 raise rest_wire.Denied(right)
-            if operation is not Operation.SEND:  # which costs by what is in it
-                service.gate.charge(request)
             answer = await handler(asked, request)
         except BrokerError as error:
             answer = rest_wire.refusal(_status(error, service.broker.fidelity), str(error))
@@ -99,8 +96,6 @@ def _status(error: BrokerError, fidelity: Fidelity) -> int:
             return fidelity.rest_missing_entity_status
         case TooLarge():
             return fidelity.rest_too_large_status
-        case Busy():
-            return fidelity.rest_throttled_status
         case _:
             return error.status
 
@@ -119,7 +114,6 @@ class _Rest:
         """Take one message, or a batch of JSON."""
         contents = rest_wire.read_contents(asked.headers, await asked.read())
         request.messages = len(contents)
-        self._service.gate.charge(request)
         self._queue(asked).send(contents)
         return web.Response(status=HTTPStatus.CREATED)
 

@@ -17,7 +17,6 @@ class Fidelity:
         rest_missing_entity_status: what REST answers for a queue that does not exist: 410 as documented, or 404.
         rest_lost_lock_status: what REST answers for a lock that is gone: 404 as documented; 409 and 410 are reported.
         rest_too_large_status: what REST answers for a message over the limit: 403 as documented, or 413.
-        rest_throttled_status: what REST answers when it is too busy: 429, or 503.
         rest_renew_returns_properties: whether the answer to a renewal has BrokerProperties with LockedUntilUtc;
             the documentation promises none.
         rest_first_delivery_count: the DeliveryCount of a first delivery over REST: 1, or 0 as over AMQP.
@@ -33,7 +32,6 @@ class Fidelity:
     rest_missing_entity_status: int = 410
     rest_lost_lock_status: int = 404
     rest_too_large_status: int = 403
-    rest_throttled_status: int = 429
     rest_renew_returns_properties: bool = False
     rest_first_delivery_count: int = 1
     abandon_modifies_properties: bool = True

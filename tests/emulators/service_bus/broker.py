@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jobq.clock import Clock, SystemClock
-from jobq.testing.service_bus.description import DEAD_LETTERS, Description
-from jobq.testing.service_bus.errors import EntityExists, EntityMissing, Unsupported
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.queue import Queue
+from tests.emulators.service_bus.description import DEAD_LETTERS, Description
+from tests.emulators.service_bus.errors import EntityExists, EntityMissing, Unsupported
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.queue import Queue
 
 _DEAD_LETTERS: Final = f"/{DEAD_LETTERS.lower()}"
 _TRANSFER_DEAD_LETTERS: Final = f"/$transfer{_DEAD_LETTERS}"

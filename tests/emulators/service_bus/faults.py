@@ -1,4 +1,4 @@
-"""What a test lets befall requests, what the service grants in a second, and the log of what was asked."""
+"""What a test lets befall requests, and the log of what was asked."""
 
 import random
 from collections import deque
@@ -8,10 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from jobq.clock import Clock
-from jobq.testing.service_bus.errors import Busy
 
 LOG_LENGTH: Final = 100_000  # requests; some 20 MB
-MANAGEMENT_CREDITS: Final = 10  # of a request to the admin API; everything else costs 1 a message
 
 
 class Via(StrEnum):
@@ -111,7 +109,7 @@ class Faults:
     _plans: list[_Plan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)  # noqa: S311 - repeatable, not secret
+        self._random = random.Random(self.seed)
 
     def plan(
         self,
@@ -165,45 +163,17 @@ def _features(request: Request) -> tuple[Operation, Via, str]:
 
 
 @dataclass
-class Throttle:
-    """Credits that the namespace grants in each second; Standard grants 1,000.
-
-    Attributes:
-        clock: by which a second ends.
-        credits_per_second: None = no limit.
-    """
-
-    clock: Clock
-    credits_per_second: float | None = None
-    _second: int = -1
-    _spent: float = 0.0
-
-    def spend(self, credits_: float) -> None:
-        """Take credits; raises Busy when this second has none left."""
-        if self.credits_per_second is None:
-            return
-        second = int(self.clock.wall())
-        if second != self._second:
-            self._second, self._spent = second, 0.0
-        if self._spent + credits_ > self.credits_per_second:
-            raise Busy
-        self._spent += credits_
-
-
-@dataclass
 class Gate:
-    """What every request of either protocol passes: the log, the faults, the throttle.
+    """What every request of either protocol passes: the log and the faults.
 
     Attributes:
         clock: the service's.
         faults: what is planned.
-        throttle: what is granted.
         requests: the log of the latest requests, oldest first.
     """
 
     clock: Clock
     faults: Faults
-    throttle: Throttle
     requests: deque[Request] = field(default_factory=lambda: deque(maxlen=LOG_LENGTH))
 
     def admit(self, via: Via, operation: Operation, path: str, messages: int = 1) -> tuple[Request, Fault]:
@@ -211,11 +181,6 @@ class Gate:
         request = Request(via, operation, path.strip("/"), self.clock.wall(), messages)
         self.requests.append(request)
         return request, self.faults.take(request)
-
-    def charge(self, request: Request) -> None:
-        """Take the credits of a request; raises Busy."""
-        is_admin = request.operation is Operation.ADMIN
-        self.throttle.spend(MANAGEMENT_CREDITS if is_admin else max(request.messages, 1))
 
     def count(self, operation: Operation | None = None, *, via: Via | None = None, status: int | None = None) -> int:
         """Return how many requests of the log are such; None = any."""

@@ -1,6 +1,7 @@
 """Between HTTP's headers and bodies and the broker's messages."""
 
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,10 +11,9 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 
-from jobq.testing.amqp.encoding import encode
-from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.errors import BrokerError, Invalid, Unsupported
-from jobq.testing.service_bus.message import Content, Message, State
+from tests.emulators.service_bus.access import Right
+from tests.emulators.service_bus.errors import BrokerError, Invalid, Unsupported
+from tests.emulators.service_bus.message import Content, Message, State
 
 BATCH: Final = "application/vnd.microsoft.servicebus.json"
 _STATES: Final = {State.DEFERRED: "Deferred", State.SCHEDULED: "Scheduled"}
@@ -28,14 +28,16 @@ _TEXTS: Final = {
     "PartitionKey": "partition_key",
 }
 _FOREVER: Final = 922337203685.47754  # seconds, as the service writes "no end"
-# Headers of HTTP itself; all others are properties of the message.
+# Headers of HTTP and of the service itself; all others are properties of the message.
 _NO_PROPERTIES: Final = frozenset(
     {
         *("accept", "accept-encoding", "authorization", "brokerproperties", "connection", "content-encoding"),
-        *("content-length", "content-type", "cookie", "date", "expect", "host", "keep-alive", "traceparent"),
-        *("transfer-encoding", "user-agent", "x-ms-retrypolicy"),
+        *("content-length", "content-type", "cookie", "date", "expect", "host", "keep-alive", "location", "server"),
+        *("set-cookie", "te", "traceparent", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+        "x-ms-retrypolicy",
     }
 )
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class Denied(BrokerError, condition="amqp:unauthorized-access", status=401):
@@ -82,7 +84,6 @@ def _content(body: bytes, broker: Mapping[str, Any], own: Mapping[str, Any], con
     texts = {field: broker.get(name) for name, field in _TEXTS.items()}
     message_id = str(broker.get("MessageId") or uuid.uuid4().hex)
     for name, value in [*texts.items(), *own.items(), ("message_id", message_id)]:
-        encode([name, value])  # what AMQP cannot say could not be received over it
         if isinstance(value, (list, dict)) or (name in texts and not isinstance(value, str | None)):
             raise ValueError(name)
     return Content(
@@ -116,10 +117,15 @@ def headers_of(message: Message, first_delivery: int) -> dict[str, str]:
     broker |= {name: getattr(content, field) for name, field in _TEXTS.items()}
     if message.lock is not None:
         broker |= {"LockToken": str(message.lock), "LockedUntilUtc": http_date(message.locked_until)}
-    headers = {name: _quoted(value) for name, value in message.all_properties.items()}
+    headers = {name: _quoted(value) for name, value in message.all_properties.items() if _is_header(name)}
     headers["Content-Type"] = content.content_type or "application/octet-stream"
     headers["BrokerProperties"] = json.dumps({name: value for name, value in broker.items() if value is not None})
     return headers
+
+
+def _is_header(name: str) -> bool:
+    """Whether a property can be shown: HTTP has headers of its own, and not every name is one."""
+    return name.lower() not in _NO_PROPERTIES and _HEADER_NAME.fullmatch(name) is not None
 
 
 def _quoted(value: object) -> str:

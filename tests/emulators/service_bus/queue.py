@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from jobq.clock import Clock
-from jobq.testing.service_bus.dedup import Window
-from jobq.testing.service_bus.description import DEAD_LETTER_TEXT, DEAD_LETTERS, Description
-from jobq.testing.service_bus.errors import Invalid, LockLost, MessageMissing, QuotaExceeded, TooLarge
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.message import Content, Message, State
+from tests.emulators.service_bus.dedup import Window
+from tests.emulators.service_bus.description import DEAD_LETTER_TEXT, DEAD_LETTERS, Description
+from tests.emulators.service_bus.errors import Invalid, LockLost, MessageMissing, TooLarge
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.message import Content, Message, State
 
 _NO_LIMIT: Final = 2**31
 
@@ -87,15 +87,12 @@ class Queue:
         """Take a message, or a batch as a whole; return the sequence numbers, 0 for a duplicate that was dropped.
 
         Raises:
-            TooLarge, QuotaExceeded: nothing was taken.
+            TooLarge: nothing was taken.
         """
         size = sum(content.size for content in contents)
         if size > self.description.max_message_bytes:
             raise TooLarge(size, self.description.max_message_bytes)
         self.sweep()
-        held = self.size + (self.dead.size if self.dead is not None else 0)
-        if held + size > self.description.max_megabytes * 1024 * 1024:
-            raise QuotaExceeded(self.description.max_megabytes)
         numbers = [0 if self._window.has_seen(content.message_id) else self._enqueue(content) for content in contents]
         self._notify()
         return numbers
@@ -253,9 +250,9 @@ class Queue:
         return message.number
 
     def _make_active(self, message: Message) -> None:
-        lives = message.content.time_to_live or self.description.time_to_live
-        if message.expires is None and lives is not None and self.dead is not None:
-            message.expires = message.enqueued + lives
+        lives = [each for each in (message.content.time_to_live, self.description.time_to_live) if each is not None]
+        if message.expires is None and lives and self.dead is not None:
+            message.expires = message.enqueued + min(lives)  # a longer one than the queue's own is cut to that
         message.state = State.ACTIVE
         heapq.heappush(self._ready, message.number)
         if message.expires is not None:

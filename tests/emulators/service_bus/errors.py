@@ -45,13 +45,6 @@ class TooLarge(BrokerError, condition="amqp:link:message-size-exceeded", status=
         super().__init__(f"The message size {size} is over the limit of {limit} bytes.")
 
 
-class QuotaExceeded(BrokerError, condition="amqp:resource-limit-exceeded", status=403):
-    """A queue is full."""
-
-    def __init__(self, megabytes: int) -> None:
-        super().__init__(f"The maximum entity size of {megabytes} megabytes has been reached.")
-
-
 class Invalid(BrokerError, condition="amqp:invalid-field", status=400):
     """A request that cannot be carried out as it is."""
 
@@ -66,15 +59,6 @@ class NotAllowed(BrokerError, condition="amqp:not-allowed", status=400):
 
 class Unauthorized(BrokerError, condition="amqp:unauthorized-access", status=401):
     """No token, a bad or expired one, or one without the right."""
-
-
-class Busy(BrokerError, condition="com.microsoft:server-busy", status=503):
-    """More was asked than the service grants in a second."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The request was terminated because the namespace is being throttled. Error code: 50009. Wait 2 seconds."
-        )
 
 
 _CONDITIONS: Final = {

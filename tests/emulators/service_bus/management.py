@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jobq.testing.amqp.encoding import array
-from jobq.testing.amqp.types import Malformed, Timestamp
-from jobq.testing.service_bus.access import Right
-from jobq.testing.service_bus.codec import content_of, encode_message, milliseconds
-from jobq.testing.service_bus.errors import Invalid, NotAllowed, Unsupported
-from jobq.testing.service_bus.faults import Operation
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.queue import Queue
+from tests.emulators.service_bus import sdk_codec
+from tests.emulators.service_bus.access import Right
+from tests.emulators.service_bus.codec import content_of, encode_message
+from tests.emulators.service_bus.errors import Invalid, NotAllowed, Unsupported
+from tests.emulators.service_bus.faults import Operation
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.queue import Queue
+from tests.emulators.service_bus.sdk_codec import named, text
 
 Body = Mapping[str, Any]
 Answer = dict[str, Any] | None  # None = nothing found: 204
@@ -56,11 +56,12 @@ def read(name: str, body: object, fidelity: Fidelity) -> Call:
     """
     if not isinstance(body, dict):
         raise Invalid(f"The body of {name} is no map.")
+    body = {text(key): value for key, value in body.items()}
     if body.get("session-id") is not None:
         raise NotAllowed("This entity does not require sessions. Sessions are not emulated.")
     try:
         return _read(name.removeprefix(_VENDOR), body, fidelity)
-    except (KeyError, TypeError, ValueError, Malformed) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"The body of {name} cannot be read: {error!r}") from error
 
 
@@ -75,13 +76,13 @@ def _read(name: str, body: Body, fidelity: Fidelity) -> Call:
         case "update-disposition":
             return _disposition(body, fidelity)
         case "schedule-message":
-            contents = [content_of(_of(bytes, each["message"])) for each in _of(list, body["messages"])]
+            contents = [content_of(each[b"message"]) for each in body["messages"]]
             return Call(Operation.SCHEDULE, Right.SEND, len(contents), lambda queue: _numbers(queue.send(contents)))
         case "cancel-scheduled-message":
-            numbers = _numbers_of(body)
+            numbers = list(body["sequence-numbers"])
             return Call(Operation.CANCEL, Right.SEND, len(numbers), lambda queue: _cancel(queue, numbers))
         case "receive-by-sequence-number":
-            wanted = _numbers_of(body)
+            wanted = list(body["sequence-numbers"])
             return Call(Operation.RECEIVE, Right.LISTEN, len(wanted), lambda queue: _deferred(queue, wanted))
         case _:
             raise Unsupported(f"The operation {name} is not emulated.")
@@ -89,10 +90,9 @@ def _read(name: str, body: Body, fidelity: Fidelity) -> Call:
 
 def _disposition(body: Body, fidelity: Fidelity) -> Call:
     locks = _locks(body)
-    operation = _DISPOSITIONS[_of(str, body["disposition-status"])]
-    changes = {str(name): value for name, value in _of(dict, body.get("properties-to-modify") or {}).items()}
-    reason, description = (_of((str, type(None)), body.get(f"deadletter-{name}")) for name in ("reason", "description"))
-    properties = changes if fidelity.abandon_modifies_properties else {}
+    operation = _DISPOSITIONS[text(body["disposition-status"])]
+    reason, description = (text(body.get(f"deadletter-{name}")) for name in ("reason", "description"))
+    properties = named(body.get("properties-to-modify") or {}) if fidelity.abandon_modifies_properties else {}
 
     def run(queue: Queue) -> Answer:
         for lock in locks:  # all, before any is changed
@@ -115,8 +115,7 @@ def _disposition(body: Body, fidelity: Fidelity) -> Call:
 def _renew(queue: Queue, locks: list[uuid.UUID]) -> Answer:
     for lock in locks:
         queue.held(lock)
-    ends = [milliseconds(queue.renew(lock)) for lock in locks]
-    return {"expirations": array(Timestamp, ends)}
+    return {"expirations": sdk_codec.array([sdk_codec.timestamp(queue.renew(lock)) for lock in locks])}
 
 
 def _peek(queue: Queue, first: int, most: int) -> Answer:
@@ -125,7 +124,7 @@ def _peek(queue: Queue, first: int, most: int) -> Answer:
 
 
 def _numbers(numbers: list[int]) -> Answer:
-    return {"sequence-numbers": array(int, numbers)}
+    return {"sequence-numbers": sdk_codec.array([sdk_codec.long(number) for number in numbers])}
 
 
 def _deferred(queue: Queue, numbers: list[int]) -> Answer:
@@ -139,14 +138,4 @@ def _cancel(queue: Queue, numbers: list[int]) -> Answer:
 
 
 def _locks(body: Body) -> list[uuid.UUID]:
-    return [_of(uuid.UUID, lock) for lock in _of(list, body["lock-tokens"])]
-
-
-def _numbers_of(body: Body) -> list[int]:
-    return [_of(int, number) for number in _of(list, body["sequence-numbers"])]
-
-
-def _of(kind: Any, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r:.100} is not what is awaited")
-    return value
+    return list(body["lock-tokens"])

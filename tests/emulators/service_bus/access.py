@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from jobq.clock import Clock
-from jobq.testing.service_bus.errors import Unauthorized
+from tests.emulators.service_bus.errors import Unauthorized
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAS: Final = "SharedAccessSignature "

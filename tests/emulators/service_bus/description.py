@@ -20,9 +20,6 @@ class Description:
         max_message_bytes: of a message, and of a batch.
         time_to_live: seconds of messages that name none; None = for ever.
         dead_letters_expired: whether messages whose time to live is over become dead letters, or vanish.
-        max_megabytes: of all messages of the queue and of its dead-letter sub-queue.
-        user_metadata: shown as it was given.
-        is_batched: shown as it was given; how the service writes to its disks.
     """
 
     name: str
@@ -32,6 +29,3 @@ class Description:
     max_message_bytes: int = MESSAGE_BYTES
     time_to_live: float | None = None
     dead_letters_expired: bool = False
-    max_megabytes: int = 1024
-    user_metadata: str = ""
-    is_batched: bool = True

@@ -10,15 +10,15 @@ from typing import Final, Self
 from aiohttp import web
 
 from jobq.clock import Clock, SystemClock
-from jobq.testing.service_bus import websocket
-from jobq.testing.service_bus.access import Access, Policy, sign
-from jobq.testing.service_bus.amqp import AmqpConnection
-from jobq.testing.service_bus.broker import Broker
-from jobq.testing.service_bus.description import Description
-from jobq.testing.service_bus.faults import Faults, Gate, Throttle
-from jobq.testing.service_bus.fidelity import Fidelity
-from jobq.testing.service_bus.rest import application
-from jobq.testing.service_bus.service import Service, until
+from tests.emulators.service_bus import websocket
+from tests.emulators.service_bus.access import Access, Policy, sign
+from tests.emulators.service_bus.broker import Broker
+from tests.emulators.service_bus.connection import AmqpConnection
+from tests.emulators.service_bus.description import Description
+from tests.emulators.service_bus.faults import Faults, Gate
+from tests.emulators.service_bus.fidelity import Fidelity
+from tests.emulators.service_bus.rest import application
+from tests.emulators.service_bus.service import Service, until
 
 HOST: Final = "127.0.0.1"
 ROOT_POLICY: Final = "RootManageSharedAccessKey"
@@ -35,8 +35,7 @@ class Emulator:
         clock: the service's time; the SDK and its own clock know nothing of it.
         fidelity: how it behaves where the real service is contested.
         policies: shared access policies by name; None = one that may do all, under the usual name.
-        idle_detach: after how long an unused AMQP receiver is detached; None = never.
-        credits_per_second: what is granted; None = no throttling.
+        idle_detach: after how long an unused AMQP link is detached; None = never, nor is its connection closed.
         amqp_port: 0 = any that is free.
         http_port: as above.
     """
@@ -49,7 +48,6 @@ class Emulator:
         fidelity: Fidelity | None = None,
         policies: Mapping[str, Policy] | None = None,
         idle_detach: timedelta | None = IDLE_DETACH,
-        credits_per_second: float | None = None,
         amqp_port: int = 0,
         http_port: int = 0,
     ) -> None:
@@ -57,8 +55,7 @@ class Emulator:
         self._changed = asyncio.Event()  # something new is due
         self.broker = Broker(self.clock, fidelity or Fidelity(), self._changed.set)
         self.faults = Faults()
-        self.throttle = Throttle(self.clock, credits_per_second)
-        self.gate = Gate(self.clock, self.faults, self.throttle)
+        self.gate = Gate(self.clock, self.faults)
         self.access = Access(self.clock, policies or {ROOT_POLICY: Policy(ROOT_KEY)})
         self.amqp_port, self.http_port = amqp_port, http_port
         idle = None if idle_detach is None else idle_detach.total_seconds()

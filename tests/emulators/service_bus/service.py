@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import dataclass
 
 from jobq.clock import Clock
-from jobq.testing.service_bus.access import Access
-from jobq.testing.service_bus.broker import Broker
-from jobq.testing.service_bus.faults import Gate
+from tests.emulators.service_bus.access import Access
+from tests.emulators.service_bus.broker import Broker
+from tests.emulators.service_bus.faults import Gate
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Service:
         broker: the queues.
         gate: what every request passes.
         access: who may do what.
-        idle_detach: seconds after which an unused AMQP receiver is detached; None = never.
+        idle_detach: seconds after which an unused AMQP link is detached; None = never, nor is its connection closed.
     """
 
     broker: Broker

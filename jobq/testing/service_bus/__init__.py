@@ -1,5 +1,0 @@
-"""An Azure Service Bus of this process: AMQP 1.0 and REST on one shared state, for tests and for a try on a laptop.
-
-`emulator.Emulator` starts it. What it encodes is a reading of Microsoft's documentation and of the SDK's source; where
-the real service is contested, `fidelity.Fidelity` holds a switch. Its AMQP is `jobq.testing.amqp`.
-"""

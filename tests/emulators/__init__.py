@@ -1,0 +1,1 @@
+"""Services of others, emulated for tests."""
