@@ -24,7 +24,7 @@ def _room(**free: object) -> Room:
 async def test_a_number_whose_transaction_failed_is_not_known_any_more(tmp_path: Path) -> None:
     """A push and a claim of one process share a transaction; on a full disk the number goes to another."""
     path = tmp_path / "queue.db"
-    card, large = _room(gpus=(1000,)), _room(cpus=64_000)
+    card, large = _room(gpus=1000), _room(cpus=64_000)
     async with SqliteBackend(StoreFile(path=path, clock=SystemClock(), host=this_host()), "q") as backend:
         await backend.create()
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -47,7 +47,7 @@ async def test_a_number_whose_transaction_failed_is_not_known_any_more(tmp_path:
 async def test_nor_one_that_a_cancelled_receive_has_read(tmp_path: Path) -> None:
     """Who waits for room cuts its receives short all the time: here while the transaction waits for the lock."""
     path = tmp_path / "queue.db"
-    card, large = _room(gpus=(1000,)), _room(cpus=64_000)
+    card, large = _room(gpus=1000), _room(cpus=64_000)
     async with SqliteBackend(StoreFile(path=path, clock=SystemClock(), host=this_host()), "q") as backend:
         await backend.create()
         other = sqlite3.connect(path, isolation_level=None)
