@@ -223,7 +223,7 @@ class Settings(Checked):
     )
     event_loop: Literal["asyncio", "uvloop"] = kinds.setting(
         kinds.one_of("asyncio", "uvloop"),
-        "The event loop of `worker`, `run` and `pull`: uvloop, where it is installed, takes less CPU for short tasks.",
+        "The event loop of `worker` and `run`: uvloop, where it is installed, takes less CPU for short tasks.",
         default="asyncio",
     )
     launcher: Literal["auto", "off"] = kinds.setting(
@@ -257,7 +257,7 @@ class Settings(Checked):
     )
     quiet_output: bool = kinds.setting(
         kinds.switch,
-        "Whether `worker`, `run` and `pull` leave out what tasks print, which the journal has.",
+        "Whether `worker` and `run` leave out what tasks print, which the journal has.",
         default=False,
     )
     health_file: Path | None = kinds.setting(

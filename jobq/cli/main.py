@@ -28,7 +28,6 @@ _COMMANDS: Final = {
         "push": ("jobq.cli.commands.push", "Queue commands."),
         "fanout": ("jobq.cli.commands.fanout", "Queue one task for each row, line or blob."),
         "worker": ("jobq.cli.commands.worker", "Run what is queued."),
-        "pull": ("jobq.cli.commands.pull", "Take one task and run it here."),
         "run": ("jobq.cli.commands.run", "Run a file of commands here until all are done."),
         "batch": ("jobq.cli.commands.batch", "Look after what was pushed under one name."),
         "lease": ("jobq.cli.commands.lease", "Run a command that is alone in holding a name; list who holds what."),
@@ -67,7 +66,7 @@ _COMMANDS: Final = {
     },
 }
 _MODULE_OF: Final = {name: module for group in _COMMANDS.values() for name, (module, _) in group.items()}
-_LASTING: Final = frozenset({"worker", "run", "pull", "lease", "serve", "ui", "check"})  # with more to close
+_LASTING: Final = frozenset({"worker", "run", "lease", "serve", "ui", "check"})  # with more to close
 _OF_ALL: Final = frozenset({"-h", "--help", "-q", "--quiet", "-v", "--verbose", "--version"})
 _PLAIN_SPEC: Final = re.compile(r"[A-Za-z0-9._:/-]+")  # holds no password: that would stand before an @
 _CAPITAL: Final = re.compile(r"(?<!^)([A-Z])")

@@ -57,10 +57,9 @@ def test_each_fault_has_its_exit_code(bench: Bench) -> None:
     bench.jobq("q", "status", "nosuchid", code=NOT_FOUND)
     bench.jobq("q", "size", "--fail-if-empty", code=NOT_FOUND)
     bench.jobq("http://127.0.0.1:9/q", "size", code=UNREACHABLE)
-    bench.jobq("q", "pull", code=NOT_FOUND)
     bench.jobq("q", "push", "-c", "true", "-c", "false", "--num-retries", "0")
-    bench.jobq("q", "pull")
-    bench.jobq("q", "pull", code=1)
+    bench.jobq("q", "worker", "--max-tasks", "1")
+    assert bench.objects("q", "size")[0]["visible"] == 1
 
 
 def test_ten_tasks_that_fail_in_a_row_end_the_worker_with_1(bench: Bench) -> None:

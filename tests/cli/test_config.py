@@ -1,7 +1,5 @@
 """`jobq config`, and variables that nothing reads."""
 
-import pytest
-
 from tests.cli.conftest import Jobq
 
 
@@ -39,24 +37,6 @@ def test_a_variable_that_nothing_reads_is_warned_about_once(jobq: Jobq) -> None:
         assert result.err.count(warning) == 1, command
 
 
-@pytest.mark.parametrize(
-    ("variable", "says"),
-    [
-        ("JOBQ_KILL_TIMEOUT", "JOBQ_STOP_GRACE is what a task has between SIGTERM and SIGKILL"),
-        ("JOBQ_PREEMPTION_TIMEOUT", "JOBQ_STOP_GRACE"),
-        ("JOBQ_DETERMINISTIC_IDS", "push with --dedup-by-content"),
-        ("JOBQ_DISABLE_SCHEDULED_EVENTS", "it is JOBQ_SCHEDULED_EVENTS=off"),
-        ("JOBQ_ENVIRONMENT_NAME", "OTEL_RESOURCE_ATTRIBUTES"),
-        ("JOBQ_USE_LOGIN_SHELL", "bash -lc"),
-        ("JOBQ_COPILOT_SKILL", "leave it out"),
-    ],
-)
-def test_variables_of_ai4s_jobq_are_answered_with_what_there_is_instead(jobq: Jobq, variable: str, says: str) -> None:
-    result = jobq("config", "--changed", env={variable: "1"})
-    assert result.err.startswith(f"jobq: warning: {variable} is no variable of jobq; ")
-    assert says in result.err
-
-
 def test_the_queue_of_ai4s_jobqs_variables_is_shown_with_the_variable_that_names_it(jobq: Jobq) -> None:
     one = jobq("config", "--json", "--changed", env={"JOBQ_STORAGE_QUEUE": "acct/q"})
     (queue,) = (row for row in one.objects if row["setting"] == "queue")
@@ -69,20 +49,3 @@ def test_a_word_of_a_setting_may_be_in_any_case(jobq: Jobq) -> None:
     """As ai4s-jobq reads JOBQ_LOCK_LOST_BEHAVIOR."""
     result = jobq("config", "--json", "--changed", env={"JOBQ_LOCK_LOST_BEHAVIOR": "SIGTERM"})
     assert {row["setting"]: row["value"] for row in result.objects}["lock_lost_behavior"] == "sigterm"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("demo", "amlt"), "no such command 'amlt'; submit a job whose command is a worker"),
-        (("track",), "`top` follows a queue"),
-        (("demo", "copilot-skill"), "jobq has none"),
-        (("demo", "worker", "-t"), "no such option '-t'; output is read as it comes"),
-        (("demo", "worker", "--proc", "shell"), "leave it out for commands"),
-    ],
-)
-def test_words_of_ai4s_jobq_are_answered_with_what_there_is_instead(
-    jobq: Jobq, words: tuple[str, ...], says: str
-) -> None:
-    result = jobq(*words, code=2)
-    assert says in result.err

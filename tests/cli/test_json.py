@@ -43,7 +43,6 @@ RAN: Final = "01a1fe07-0000-7000-8000-000000000002"
 TABLE: Final[dict[str, tuple[Sequence[str], int, set[str]]]] = {
     "push": (("demo", "push", "-c", "true", "-c", "false"), 0, {"id"}),
     "worker": (("demo", "worker"), 0, EVENT),
-    "pull": (("demo", "pull"), 0, {"id", "result", "outcome", "exit_code", "duration_s"}),
     "run": (("run", "commands"), 1, {"done", "failed", "left", "exit_code", "failures"}),
     "queues": (("queues",), 0, {"queue"}),
     "size": (("demo", "size"), 0, {"visible", "leased", "scheduled", "dead"}),

@@ -19,7 +19,7 @@ with jobq.sync.connect("demo") as queue:
 """
 
 
-@pytest.mark.parametrize("way", ["worker", "pull", "library", "library without a guardian"])
+@pytest.mark.parametrize("way", ["worker", "library", "library without a guardian"])
 def test_the_locale_changes_no_byte_of_a_task(jobq: Jobq, way: str) -> None:
     """Under ISO-8859-1 a task wrote another file; with a character that the charset lacks it became a dead letter."""
     folder = jobq.folder / TEXT

@@ -10,11 +10,9 @@ from jobq.cli.main import cli
 from jobq.settings import Settings
 from tests.cli.conftest import Jobq
 
-COMMANDS: Final = ("worker", "run", "push", "pull", "fanout", "lease run", "logs", "healthcheck")
+COMMANDS: Final = ("worker", "run", "push", "fanout", "lease run", "logs", "healthcheck")
 # Options whose setting has another name.
 NAMED_OTHERWISE: Final = {
-    ("pull", "--lease"): "visibility_timeout",
-    ("pull", "--wait"): "idle_timeout",
     ("lease run", "--ttl"): "lease_ttl",
     ("healthcheck", "--file"): "health_file",
 }
@@ -22,7 +20,7 @@ _WHAT: Final = "it says what this one command is about; a variable would make al
 _OF_TASKS: Final = "of the tasks that are queued, each of which keeps it: a variable would change them unseen"
 _ANSWER: Final = "it is about this command's own answer, or its way to wait"
 NO_VARIABLE: Final = {
-    "worker": {"--json": _ANSWER},
+    "worker": {"--json": _ANSWER, "--max-tasks": _WHAT},
     "run": {
         "--json": _ANSWER,
         "--queue-file": _WHAT,
@@ -45,7 +43,6 @@ NO_VARIABLE: Final = {
         **dict.fromkeys(("--dry-run", "--wait", "--wait-timeout", "--ids", "--json"), _ANSWER),
         "--no-create": "a sender without the right to create is refused in any case, and told so",
     },
-    "pull": {"--limit": _WHAT, "--json": _ANSWER},
     "fanout": {
         **dict.fromkeys(("--sql", "--key", "--lines", "--blobs", "--command", "--batch"), _WHAT),
         **dict.fromkeys(("--accept-changes", "--skip-refused"), _WHAT),
@@ -83,6 +80,7 @@ def test_each_option_is_a_variable_or_says_why_it_is_none(command: str) -> None:
 def test_what_no_task_is_to_print(jobq: Jobq) -> None:
     jobq("demo", "push", "-c", "echo one", "-c", "echo two")
     quiet = {"JOBQ_QUIET_OUTPUT": "on"}
-    assert jobq("demo", "pull", env=quiet).out == ""
-    assert "two" not in jobq("demo", "worker", env=quiet).out
+    shown = jobq("demo", "worker", env=quiet).out
+    assert "one" not in shown
+    assert "two" not in shown
     assert jobq("run", stdin="echo three\n", env=quiet).out == ""

@@ -62,7 +62,7 @@ def test_a_worker_that_can_run_nothing_ends_well_and_says_what_is_left(jobq: Job
 
 
 def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq) -> None:
-    """And a pull: nothing of what they cannot run is touched."""
+    """Nothing of what it cannot run is touched."""
     jobq("demo", "push", "--gpus", "1", stdin="true\n" * 50)
     jobq("demo", "push", "--cpus", "1", "-c", "echo small")
     jobq("demo", "push", "-c", "echo plain")
@@ -70,9 +70,6 @@ def test_a_worker_gets_what_fits_from_behind_what_does_not(jobq: Jobq) -> None:
     assert "small" in shown.out
     assert "plain" in shown.out
     assert "50 tasks wait that this worker cannot run: gpus=1 (50)" in shown.err
-    jobq("demo", "push", "-c", "echo pulled")
-    assert "pulled" in jobq("demo", "pull").out
-    assert "gpus=1" in jobq("demo", "pull", code=4).err
     tasks = [json.loads(line) for line in jobq("demo", "peek", "-n", "100", "--json").out.splitlines()]
     assert [task["deliveries"] for task in tasks] == [0] * 50
 

@@ -207,8 +207,6 @@ def reader(tmp_path: Path) -> Reader:
 @pytest.mark.parametrize("page", [page for page in PAGES if lines_of(page)])
 def test_what_a_page_shows_runs(reader: Reader, page: str) -> None:
     for line in lines_of(page):
-        if " pull" in line.text:  # the lines above have emptied the queue
-            reader.jobq.fill(Task.new(command="echo waited"))
         reader.runs(line)
 
 

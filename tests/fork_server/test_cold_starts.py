@@ -20,7 +20,6 @@ CALLS: Final[dict[str, tuple[str, int]]] = {
     "push": ("demo push -c true", 0),
     "fanout": ("demo fanout lines --lines lines -- {line}", 0),
     "worker": ("demo worker", 0),
-    "pull": ("demo pull", 0),
     "run": ("run lines", 0),
     "lease run": ("demo lease run name -- true", 0),
     "lease list": ("demo lease list", 0),

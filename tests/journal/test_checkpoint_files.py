@@ -568,7 +568,7 @@ def test_a_worker_without_the_store_leaves_files_to_those_that_have_it(tmp_path:
     command = f'test $JOBQ_ATTEMPT = 1 || exit 0; cd "$JOBQ_CHECKPOINT_DIR"; touch x; {JOBQ} checkpoint --dir; exit 1'
     jobq("demo", "push", "--max-preemptions", "0", "-c", command)
     variables = {"JOBQ_CHECKPOINT_STORE": "store", "JOBQ_BACKOFF": "0s"}
-    jobq("demo", "pull", env=variables, code=None)
+    jobq("demo", "worker", "--max-tasks", "1", env=variables, code=None)
     told = jobq("demo", "worker", env={"JOBQ_BACKOFF": "0s"})
     assert "given no --checkpoint-store" in told.err
     jobq("demo", "worker", "--idle-timeout", "1s", env=variables)

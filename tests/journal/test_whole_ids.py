@@ -19,7 +19,7 @@ def test_a_short_id_is_enough(place: Place) -> None:
     place.work()
     later, other = place.push("true", "true", more=("--delay", "1h"))
     assert place("logs", short_id(done)).lines == ["hello"]
-    assert [one["id"] for one in place("status", short_id(done), "--json").objects[0]["attempts"]] == [done]
+    assert [one["id"] for one in place("status", short_id(done), "--json").objects] == [done]
     shown = place("dead", "show", short_id(dead)).out
     assert "attempt:      1 failed (dead): exit code 3; " in shown, "each failure is shown"
     assert "counters" not in shown, "which leave out the last one"

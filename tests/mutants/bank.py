@@ -239,13 +239,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         test="tests/cli/push/test_resume.py::test_each_run_may_have_a_trace_of_its_own",
     ),
     Mutant(
-        name="a field in code is filled in",
-        file="jobq/submit/command_template.py",
-        text="        self._check_code()\n",
-        wrong="",
-        test="tests/cli/push/test_templates.py::test_a_field_in_code_is_refused",
-    ),
-    Mutant(
         name="ids in doubt are dropped when a listing fails",
         file="jobq/workspec.py",
         text="self._doubtful = tuple(error.ids)",

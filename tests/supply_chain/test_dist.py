@@ -153,8 +153,7 @@ def test_the_first_hour_on_a_bare_machine(built: tuple[Path, Path], tmp_path: Pa
     assert (tmp_path / "file").read_text(encoding="utf-8") == "grün\n"
     assert "failed" in newcomer.types("jobq demo dead list")
     newcomer.types("jobq demo dead retry --all")
-    newcomer.types("jobq demo pull", code=1)
-    newcomer.types("jobq demo pull", code=4)
+    newcomer.types("jobq demo worker --max-tasks 1")
     assert sorted(newcomer.types("seq 3 | sed 's/^/echo /' | jobq run -n 2 2>/dev/null").split()) == ["1", "2", "3"]
     assert newcomer.types("python -m jobq --version").startswith("jobq ")
 

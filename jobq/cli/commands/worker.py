@@ -33,7 +33,7 @@ end, killed after --stop-grace and given back; twice Ctrl-C: at once. SIGUSR1: f
 
 Task output goes to standard output, logs to standard error; on a terminal a table of the slots is kept below them.
 Into a file (worker > FILE), and with --quiet, output goes as tasks print it; else each line has its task's id.
-Every option but --json has a variable: --num-workers is JOBQ_NUM_WORKERS.
+Every option but --json and --max-tasks has a variable: --num-workers is JOBQ_NUM_WORKERS.
 """
 _EXAMPLES: Final = (
     "jobq demo worker",
@@ -100,8 +100,11 @@ _HURRIED_FLUSH_SECONDS: Final = 2.0
     "--json", "as_json", is_flag=True,
     help="Print events and what tasks print as JSON, one object a line, to standard output.",
 )  # fmt: skip
+@click.option(
+    "--max-tasks", metavar="N", type=click.IntRange(min=1), help="End after so many tasks. Default: no limit."
+)
 @click.pass_context
-def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: Any) -> int:
+def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, max_tasks: int | None, **options: Any) -> int:
     """Run what is queued; see _HELP."""
     if as_json and options["log_format"] == "text":
         raise click.UsageError("--json and --log-format text contradict each other")
@@ -113,10 +116,11 @@ def worker(ctx: click.Context, /, quiet_output: bool, as_json: bool, **options: 
 
     settings = below_guardian(sys.argv[1:], settings)
     spec = spec_of(ctx, settings)
-    return run_async(_work(spec, settings, echo_output=not settings.quiet_output, is_data=as_json), settings.event_loop)
+    work = _work(spec, settings, max_tasks, echo_output=not settings.quiet_output, is_data=as_json)
+    return run_async(work, settings.event_loop)
 
 
-async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: bool) -> int:
+async def _work(spec: str, settings: "Settings", max_tasks: int | None, *, echo_output: bool, is_data: bool) -> int:
     from jobq.cli.display import live_view  # noqa: PLC0415 - `jobq worker --help` needs none of it
     from jobq.journal.records import host_of, this_holder  # noqa: PLC0415 - as above
     from jobq.run.process.usage import UsageSampler  # noqa: PLC0415 - as above
@@ -150,6 +154,7 @@ async def _work(spec: str, settings: "Settings", *, echo_output: bool, is_data: 
                 on_line=console.on_line,
                 on_bytes=console.on_bytes,
                 adapt=adapt,
+                max_tasks=max_tasks,
                 sampler=sampler,
                 offer=offer,
             )

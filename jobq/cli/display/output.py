@@ -1,4 +1,4 @@
-"""Standard output and standard error, each written by a thread: what the logs of `worker`, `run` and `pull` share.
+"""Standard output and standard error, each written by a thread: what the logs of `worker` and `run` share.
 
 Nothing here blocks the event loop or fails: see `writer_thread`.
 """

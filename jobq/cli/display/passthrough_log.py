@@ -1,4 +1,4 @@
-"""What `run` and `pull` show: the tasks' own lines as they are, warnings, and on a terminal a frame of progress."""
+"""What `run` shows: the tasks' own lines as they are, warnings, and on a terminal a frame of progress."""
 
 import logging
 import os

@@ -63,7 +63,6 @@ class LogFile:
         self._lock = threading.Lock()
         self._waiting = 0
         self._dropped = 0
-        self._is_cut = False
         self._chunks = queue.SimpleQueue[bytes | None]()
         self._thread = threading.Thread(target=self._run, name=f"log {path.name}", daemon=True)
         self._thread.start()
@@ -74,25 +73,15 @@ class LogFile:
         return not self._thread.is_alive()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all that came is written."""
-        return self.is_written and not self._is_cut
-
-    @property
     def has_ended(self) -> bool:
         """Whether nothing more comes."""
         return self._most < 0
-
-    def join(self, seconds: float) -> None:
-        """Wait until nothing waits for the disk any more, for so long at most."""
-        self._thread.join(seconds)
 
     def write(self, chunk: bytes) -> None:
         """Append, some time; never waits."""
         with self._lock:
             if self._waiting + len(chunk) > self._most:
                 self._dropped += len(chunk)
-                self._is_cut = True
                 return
             self._note_dropped()
             self._waiting += len(chunk)
@@ -127,7 +116,7 @@ class LogFile:
         except OSError as error:
             _log.warning("the output is not written to %s: %s", self._path, error.strerror)
             with self._lock:
-                self._most, self._dropped, self._is_cut = -1, 0, True
+                self._most, self._dropped = -1, 0
 
 
 class LogFolder:

@@ -49,7 +49,7 @@ async def test_where_it_may_not_be_made_a_task_without_retries_runs_once(stage: 
     task = Task.new(command=f"echo run >> {ran}; false", budgets={"retries": 0})
     await stage.behind.push([task])
     settings = {**SHORT, "JOBQ_CONNECTION_STRING": _may_not_create(stage)}
-    worker = await stage.run("pull", **settings)
+    worker = await stage.run("worker", "--max-tasks", "1", **settings)
     assert f"`jobq {stage.spec} create` makes it" in worker.err
     assert "is put back and will not run again" in worker.err
     assert ran.read_text() == "run\n"

@@ -38,14 +38,6 @@ def test_worker_settles_its_tasks_all_the_same(jobq: Jobq, full: int, arguments:
     assert jobq("demo", "size", "--json").objects == [{"visible": 0, "leased": 0, "scheduled": 0, "dead": 0}]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_pull(jobq: Jobq, full: int, arguments: tuple[str, ...]) -> None:
-    (id_,) = jobq.fill(Task.new(command="echo a"))
-    said = jobq("demo", "pull", *arguments, stdout=full, code=1).err
-    assert said.count(CAUSE) == 1
-    assert f"task {id_} done" in said
-
-
 @pytest.mark.parametrize("arguments", [("--ids",), ("--json",)])
 def test_push_tells_how_many_ids_are_missing(jobq: Jobq, full: int, arguments: tuple[str, ...]) -> None:
     lines = "".join(f"echo {number}\n" for number in range(700))
@@ -67,7 +59,7 @@ def test_push_of_a_specification(jobq: Jobq, full: int, arguments: tuple[str, ..
 
 def test_a_reader_that_has_gone_is_none(jobq: Jobq) -> None:
     jobq.fill(Task.new(command="exit 3"))
-    for arguments, code in (("push", "--ids", "-c", "true"), 0), (("pull", "--json"), 1):
+    for arguments, code in (("push", "--ids", "-c", "true"), 0), (("peek", "--json"), 0):
         end, descriptor = os.pipe()
         os.close(end)
         said = jobq("demo", *arguments, stdout=descriptor, code=code).err

@@ -288,7 +288,7 @@ def test_bytes_of_a_job_go_into_a_file_unchanged(jobq: Jobq, options: tuple[str,
 
 def test_bytes_of_a_task_go_into_a_file_unchanged(jobq: Jobq) -> None:
     (jobq.folder / "data").write_bytes(ODD)
-    for command in (("worker",), ("worker", "-q"), ("pull",)):
+    for command in (("worker",), ("worker", "-q")):
         jobq("q", "push", "-c", "cat data")
         with (jobq.folder / "out").open("wb") as out:
             assert jobq.start("q", *command, stdout=out.fileno()).wait(30) == 0

@@ -81,7 +81,7 @@ def test_what_is_not_allowed_waits_for_another_worker_uncharged(jobq: Jobq) -> N
     assert "its command is not among JOBQ_ALLOW_COMMANDS" in result.out + result.err
     assert "succeeded=1, failed=0, dead_lettered=0" in result.out + result.err
     assert "left in the queue: 1 scheduled" in result.out + result.err
-    jobq("demo", "pull", "--wait", "30s")
+    jobq("demo", "worker", "--max-tasks", "1", "--idle-timeout", "30s")
     assert (jobq.folder / "ran").exists(), "it had no budget for anything to be charged"
 
 

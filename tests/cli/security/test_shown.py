@@ -48,7 +48,6 @@ _MORE: Final = (
 )
 _NOT_HERE: Final = {
     "worker": "what it shows is what tasks print; tests/cli/display has it",
-    "pull": "as above",
     "run": "as above",
     "healthcheck": "shows nothing of a queue",
     "help": "as above",

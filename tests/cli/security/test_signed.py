@@ -93,7 +93,7 @@ def test_ten_tasks_of_a_key_that_is_not_known_end_the_worker_and_stay(jobq: Jobq
     (size,) = jobq("demo", "size", "--json").objects
     assert (size["visible"] + size["scheduled"], size["dead"]) == (12, 0)
     KeyFile(keys=(key.trusted(),)).write(jobq.folder / "trusted.json")
-    jobq("demo", "pull", "--wait", "30s", env=ON)
+    jobq("demo", "worker", "--max-tasks", "1", "--idle-timeout", "30s", env=ON)
     assert (jobq.folder / "ran").exists()
 
 

@@ -207,7 +207,7 @@ def test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_h
         try:
             assert poser.stdout is not None
             assert poser.stdout.readline() == "listens\n"
-            said = jobq(spec, "pull", code=75).err
+            said = jobq(spec, "worker", code=75).err
             assert "another user of this machine" in said
             assert not (tmp_path / "planted").exists()
         finally:
@@ -215,4 +215,4 @@ def test_another_user_who_takes_the_port_is_told_nothing_and_nothing_is_run_of_h
             _, asked = poser.communicate()
         assert asked == ""
         server.start()
-        jobq(spec, "pull")
+        jobq(spec, "worker")

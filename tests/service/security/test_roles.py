@@ -15,7 +15,7 @@ _BATCH = "a batch of its owner's"
 # What each may do of what the roles are made for; nobody else may.
 COMMANDS: dict[tuple[str, ...], set[str]] = {
     ("push", "-c", "true"): {"pushes"},
-    ("pull",): {"works"},
+    ("worker", "--max-tasks", "1"): {"works"},
     ("size",): {"counts", "looks", "reads", "tends"},
     ("size", "--by", "shape"): {"counts", "looks", "reads", "tends"},
     ("ps",): {"looks", "reads", "tends"},
