@@ -160,12 +160,12 @@ def test_s11_a_machine_without_a_thread_left_costs_no_attempt_its_outcome(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone leaves the mode of what it enters as it is")
-def test_a11_what_a_task_made_a_link_while_it_is_removed_is_not_followed(tmp_path: Path) -> None:
+def test_a11_what_a_task_made_a_link_while_it_is_removed_is_not_followed(place: Path) -> None:
     """Between the look whether it is a folder and its opening."""
-    (tmp_path / "other").mkdir(mode=0o750)
-    (tmp_path / "name").symlink_to(tmp_path / "other")
-    top = os.open(tmp_path, os.O_RDONLY)
+    (place / "other").mkdir(mode=0o750)
+    (place / "name").symlink_to(place / "other")
+    top = os.open(place, os.O_RDONLY)
     with pytest.raises(OSError, match="Not a directory"):
         remove_tree._entered(top, "name")
     os.close(top)
-    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o750
+    assert (place / "other").stat().st_mode & 0o777 == 0o750
