@@ -72,6 +72,10 @@ class LogFile:
         """Whether nothing waits for the disk any more."""
         return not self._thread.is_alive()
 
+    def join(self, seconds: float) -> None:
+        """Wait until nothing waits for the disk any more, for so long at most."""
+        self._thread.join(seconds)
+
     @property
     def has_ended(self) -> bool:
         """Whether nothing more comes."""
