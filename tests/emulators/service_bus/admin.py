@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from tests.emulators.service_bus.description import MESSAGE_BYTES, Description
-from tests.emulators.service_bus.errors import EntityMissing, Invalid, Unsupported
+from tests.emulators.service_bus.errors import EntityMissing, Invalid
 from tests.emulators.service_bus.faults import Request
 from tests.emulators.service_bus.message import State
 from tests.emulators.service_bus.queue import Queue
@@ -24,18 +24,7 @@ _ALL: Final = "$Resources/queues"
 _DURATION: Final = TypeAdapter(timedelta)
 _FOREVER: Final = "P10675199DT2H48M5.4775807S"
 _ENDLESS: Final = "P106751"  # how the longest that .NET can say begins, with and without a fraction
-# What is not emulated, each with what may be asked for nevertheless: that it is off.
-_NOT_EMULATED: Final = {
-    "RequiresSession": "false",
-    "EnablePartitioning": "false",
-    "EnableExpress": "false",
-    "IsAnonymousAccessible": "false",
-    "Status": "Active",
-    "ForwardTo": "",
-    "ForwardDeadLetteredMessagesTo": "",
-    "AuthorizationRules": "",
-    "AutoDeleteOnIdle": _ENDLESS,
-}
+_OFF: Final = frozenset({"", "false", "Active"})  # may be asked for of what is not emulated, too
 _EMULATED: Final = frozenset(
     {
         *("LockDuration", "MaxDeliveryCount", "RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"),
@@ -65,8 +54,6 @@ class Admin:
         """Show a queue, or all; one that is missing is an empty feed, which the SDK knows."""
         name = asked.match_info["path"]
         broker = self._service.broker
-        if name == "$namespaceinfo":
-            raise Unsupported("The properties of the namespace are not emulated.")
         if name == _ALL:
             return _answer(feed(list(broker.queues.values())[int(asked.query.get("$skip", 0)) :]))
         try:
@@ -117,22 +104,14 @@ def _read(name: str, body: bytes) -> Description:
 
 def _texts(entry: ET.Element) -> dict[str, str]:
     """Return what a description asks for; raises Invalid for what the emulator has not, as for a tier that has not."""
-    described = entry.find(f"{{{_ATOM}}}content/*")
-    if described is not None and _local(described.tag) != "QueueDescription":
-        kind = _local(described.tag).removesuffix("Description")
-        raise Invalid(f"SubCode=40000. The entity cannot be created: a {kind} is not emulated.")
-    texts = {
-        _local(child.tag): "".join(child.itertext()).strip() for child in (described if described is not None else ())
-    }
+    described = entry.find(f"{{{_ATOM}}}content/{{{_QUEUE}}}QueueDescription")
+    if described is None:
+        raise Invalid("SubCode=40000. The entity cannot be created: only queues are emulated.")
+    texts = {_local(child.tag): "".join(child.itertext()).strip() for child in described}
     for name, text in texts.items():
-        if name not in _EMULATED and not _is_off(name, text):
+        if name not in _EMULATED and text not in _OFF and not text.startswith(_ENDLESS):
             raise Invalid(f"SubCode=40000. The property '{name}' cannot be set to '{text}': it is not emulated.")
     return texts
-
-
-def _is_off(name: str, text: str) -> bool:
-    off = _NOT_EMULATED.get(name)
-    return off is not None and (text in {"", off} or (off == _ENDLESS and text.startswith(off)))
 
 
 def _seconds(texts: dict[str, str], name: str, default: float | None) -> float | None:

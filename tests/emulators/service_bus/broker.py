@@ -6,12 +6,11 @@ from typing import Final
 
 from jobq.clock import Clock, SystemClock
 from tests.emulators.service_bus.description import DEAD_LETTERS, Description
-from tests.emulators.service_bus.errors import EntityExists, EntityMissing, Unsupported
+from tests.emulators.service_bus.errors import EntityExists, EntityMissing
 from tests.emulators.service_bus.fidelity import Fidelity
 from tests.emulators.service_bus.queue import Queue
 
 _DEAD_LETTERS: Final = f"/{DEAD_LETTERS.lower()}"
-_TRANSFER_DEAD_LETTERS: Final = f"/$transfer{_DEAD_LETTERS}"
 
 
 def _nobody() -> None:
@@ -48,14 +47,12 @@ class Broker:
             raise EntityMissing(name)
 
     def queue(self, path: str) -> Queue:
-        """Return the queue `NAME`, or the sub-queue `NAME/$DeadLetterQueue`; raises EntityMissing and Unsupported."""
+        """Return the queue `NAME`, or the sub-queue `NAME/$DeadLetterQueue`; raises EntityMissing."""
         asked = path.strip("/").lower()
         queue = self.queues.get(asked.removesuffix(_DEAD_LETTERS))
         if queue is not None and asked.endswith(_DEAD_LETTERS):
             queue = queue.dead
         if queue is None:
-            if asked.removesuffix(_TRANSFER_DEAD_LETTERS) in self.queues:
-                raise Unsupported("Transfer dead letters are not emulated, as forwarding is not.")
             raise EntityMissing(path)
         return queue
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
 from typing import Any, Final
 
 from tests.emulators.service_bus import frames, management, outcomes, sdk_codec
-from tests.emulators.service_bus.access import Claim, Right
+from tests.emulators.service_bus.access import Right
 from tests.emulators.service_bus.codec import Asked, contents_of, encode_answer, encode_message, error_of, read_request
-from tests.emulators.service_bus.errors import BrokerError, Injected, LockLost, NotAllowed, Unauthorized
-from tests.emulators.service_bus.faults import Drop, Fault, Operation, Request, Via
+from tests.emulators.service_bus.errors import BrokerError, LockLost, NotAllowed, Unauthorized
+from tests.emulators.service_bus.faults import Operation, Via
 from tests.emulators.service_bus.link import Link, path_of
+from tests.emulators.service_bus.requests import Requests
 from tests.emulators.service_bus.sdk_codec import Accepted, Rejected, int32, symbol, text
 from tests.emulators.service_bus.service import Service
 
@@ -23,10 +23,9 @@ _CLOSED: Final = "amqp:connection:forced"
 _FIRST_LINK_SECONDS: Final = 60.0  # in which a new connection has to get a link
 _NEXT_LINK_SECONDS: Final = 300.0  # after its last link has gone
 _SESSION_FILTER: Final = b"com.microsoft:session-filter"
-Refuse = Callable[[BrokerError], None]
 
 
-class AmqpConnection(frames.Frames):
+class AmqpConnection(Requests):
     """One connection of a client.
 
     Args:
@@ -35,23 +34,22 @@ class AmqpConnection(frames.Frames):
     """
 
     def __init__(self, service: Service, connections: "set[AmqpConnection]") -> None:
-        super().__init__()
-        self._service, self._connections = service, connections
-        self._claims: dict[str, Claim] = {}
+        super().__init__(service)
+        self._connections = connections
         self._links: dict[tuple[int, int], Link] = {}  # by channel and handle
         self._given: dict[tuple[int, int], tuple[Link, uuid.UUID]] = {}  # by channel and delivery: not settled yet
-        self._ends_without_link = self._now + _FIRST_LINK_SECONDS
+        self._ends_without_link = self.now + _FIRST_LINK_SECONDS
         self._is_woken = False
 
     @property
     def _now(self) -> float:
-        return self._service.clock.wall()
+        return self.service.clock.wall()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; no locks or links yet."""
         super().connection_made(transport)
         self._connections.add(self)
-        self._service.broker.on_timer()
+        self.service.broker.on_timer()
 
     def on_lost(self) -> None:
         """End; what becomes of locks is contested."""
@@ -59,7 +57,7 @@ class AmqpConnection(frames.Frames):
         given = list(self._given.values())
         for key in list(self._links):
             self._forget(key)
-        if not self._service.broker.fidelity.locks_survive_disconnect:
+        if not self.service.broker.fidelity.locks_survive_disconnect:
             for link, lock in given:
                 _give_up(link, lock)
 
@@ -90,8 +88,8 @@ class AmqpConnection(frames.Frames):
             return
 
         def act() -> None:
-            self._require(link.path, Right.LISTEN if link.gives else Right.SEND)
-            queue = self._service.broker.queue(link.path)
+            self.require(link.path, Right.LISTEN if link.gives else Right.SEND)
+            queue = self.service.broker.queue(link.path)
             if _SESSION_FILTER in link.filters:
                 raise NotAllowed(
                     "A sessionful message receiver cannot be created on an entity that does not require"
@@ -99,17 +97,17 @@ class AmqpConnection(frames.Frames):
                 )
             if self._links.get(key) is not link:  # the client has left while this was delayed
                 return
-            link.queue, link.used = queue, self._now
+            link.queue, link.used = queue, self.now
             link.open(queue.description.max_message_bytes)
             if link.gives:
                 queue.listeners.add(self._wake)
-            self._service.broker.on_timer()
+            self.service.broker.on_timer()
 
         def refuse(error: BrokerError) -> None:
             self._links.pop(key, None)
             link.detach(error_of(error))
 
-        self._perform(Operation.ATTACH, link.path, act, refuse)
+        self.perform(Operation.ATTACH, link.path, act, refuse)
 
     def _forget(self, key: tuple[int, int]) -> None:
         """Forget a link; locks that were got over it go on."""
@@ -119,8 +117,8 @@ class AmqpConnection(frames.Frames):
         if link.queue is not None and all(other.queue is not link.queue for _, other in used if other.gives):
             link.queue.listeners.discard(self._wake)
         if link.queue is not None and not used:
-            self._ends_without_link = self._now + _NEXT_LINK_SECONDS
-            self._service.broker.on_timer()
+            self._ends_without_link = self.now + _NEXT_LINK_SECONDS
+            self.service.broker.on_timer()
 
     def _used_links(self) -> list[tuple[tuple[int, int], Link]]:
         return [(key, link) for key, link in self._links.items() if link.queue is not None]
@@ -130,15 +128,15 @@ class AmqpConnection(frames.Frames):
     def _flow(self, channel: int, link: Link, fields: list[Any]) -> None:
         is_draining = link.on_flow(fields)
         if link.queue is not None and link.gives:
-            link.used = self._now
+            link.used = self.now
             self._hand_out(channel, link)
         if is_draining:
             link.drained()
 
     def _hand_out(self, channel: int, link: Link) -> None:
         while link.credit and link.queue and (message := link.queue.receive(destructive=link.is_settled)) is not None:
-            link.used = self._now
-            request, _ = self._service.gate.admit(Via.AMQP, Operation.RECEIVE, link.path)
+            link.used = self.now
+            request, _ = self.service.gate.admit(Via.AMQP, Operation.RECEIVE, link.path)
             request.status = 200
             tag = (message.lock or uuid.uuid4()).bytes_le  # the tag is the token, as a .NET Guid
             number = link.give(encode_message(message), tag, is_settled=link.is_settled)
@@ -165,16 +163,16 @@ class AmqpConnection(frames.Frames):
         link, lock = self._given.pop((channel, number))
         queue = link.queue
         assert queue is not None
-        link.used = self._now
+        link.used = self.now
 
         def act() -> None:
-            self._require(link.path, Right.LISTEN)
+            self.require(link.path, Right.LISTEN)
             link.settle(number, outcomes.settle(queue, lock, *outcome))
 
         def refuse(error: BrokerError) -> None:
             link.settle(number, Rejected(error=error_of(error)))
 
-        self._perform(outcomes.operation_of(*outcome), link.path, act, refuse)
+        self.perform(outcomes.operation_of(*outcome), link.path, act, refuse)
 
     # Messages in
 
@@ -189,66 +187,32 @@ class AmqpConnection(frames.Frames):
             else:
                 self._manage(link.path, asked)
             return
-        link.used = self._now
+        link.used = self.now
         contents = contents_of(payload, first[3])
 
         def act() -> None:
-            self._require(link.path, Right.SEND)
-            self._service.broker.queue(link.path).send(contents)
+            self.require(link.path, Right.SEND)
+            self.service.broker.queue(link.path).send(contents)
             link.settle(number, Accepted())
 
         def refuse(error: BrokerError) -> None:
             link.settle(number, Rejected(error=error_of(error)))
 
-        self._perform(Operation.SEND, link.path, act, refuse, messages=len(contents))
+        self.perform(Operation.SEND, link.path, act, refuse, messages=len(contents))
 
     # Requests
-
-    def _perform(
-        self, operation: Operation, path: str, act: Callable[[], object], refuse: Refuse, *, messages: int = 1
-    ) -> None:
-        """Carry out a request of any kind: log it, let befall it what is planned, do it or refuse it."""
-        request, fault = self._service.gate.admit(Via.AMQP, operation, path, messages)
-        if fault.delay:
-            self.loop.call_later(fault.delay, self._carry_out, request, fault, act, refuse)
-        else:
-            self._carry_out(request, fault, act, refuse)
-
-    def _carry_out(self, request: Request, fault: Fault, act: Callable[[], object], refuse: Refuse) -> None:
-        if not self.is_open:
-            return
-        if fault.drop is Drop.BEFORE:
-            self.drop()
-            return
-        if fault.drop is Drop.AFTER:
-            self.is_open = False  # the answer is lost, too
-        try:
-            if fault.status:
-                raise Injected(fault.status)
-            act()
-            request.status = 200
-        except BrokerError as error:
-            request.status = error.status
-            refuse(error)
-        if fault.drop is Drop.AFTER:
-            self.drop()
-
-    def _require(self, path: str, right: Right) -> None:
-        """Raise Unauthorized unless a token was put that allows this now."""
-        if not any(claim.allows(path, right, self._now) for claim in self._claims.values()):
-            raise Unauthorized(f"Unauthorized access. '{right}' claim(s) are required to perform this operation.")
 
     def _put_token(self, asked: Asked) -> None:
         audience = path_of(str(asked.properties.get("name", "")))
 
         def act() -> None:
-            self._claims[audience.lower()] = self._service.access.verify(text(asked.body))
+            self.claims[audience.lower()] = self.service.access.verify(text(asked.body))
             self._answer(CBS, asked, {"status-code": int32(202), "status-description": "Accepted"}, None)
 
         def refuse(error: BrokerError) -> None:
             self._answer(CBS, asked, {"status-code": int32(error.status), "status-description": str(error)}, None)
 
-        self._perform(Operation.AUTHORIZE, audience, act, refuse)
+        self.perform(Operation.AUTHORIZE, audience, act, refuse)
 
     def _manage(self, node: str, asked: Asked) -> None:
         path = node.removesuffix(MANAGEMENT)
@@ -263,22 +227,22 @@ class AmqpConnection(frames.Frames):
 
         name = str(asked.properties.get("operation"))
         try:
-            call = management.read(name, asked.body, self._service.broker.fidelity)
+            call = management.read(name, asked.body, self.service.broker.fidelity)
         except BrokerError as error:
             refuse(error)
             return
 
         def act() -> None:
-            self._require(path, call.right)
+            self.require(path, call.right)
             for _, link in self._used_links():  # of this queue: `$management` counts
-                link.used = self._now if link.path == path else link.used
-            answer = call.run(self._service.broker.queue(path))
+                link.used = self.now if link.path == path else link.used
+            answer = call.run(self.service.broker.queue(path))
             status = {"statusCode": int32(204), "statusDescription": "No Content"}
             if answer is not None:
                 status = {"statusCode": int32(200), "statusDescription": "OK"}
             self._answer(node, asked, status, answer)
 
-        self._perform(call.operation, path, act, refuse, messages=call.messages)
+        self.perform(call.operation, path, act, refuse, messages=call.messages)
 
     def _answer(self, node: str, asked: Asked, properties: dict[str, Any], body: object) -> None:
         """Answer on the link of this connection that reads from the node."""
@@ -291,14 +255,14 @@ class AmqpConnection(frames.Frames):
 
     def sweep(self) -> float | None:
         """Detach links whose token has ended; end what is idle; return when to look again, since the epoch."""
-        now = self._now
-        due = [claim.expires for claim in self._claims.values() if claim.expires > now]
+        now = self.now
+        due = [claim.expires for claim in self.claims.values() if claim.expires > now]
         for key, link in self._used_links():
             try:
-                self._require(link.path, Right.LISTEN if link.gives else Right.SEND)
+                self.require(link.path, Right.LISTEN if link.gives else Right.SEND)
             except Unauthorized as error:
                 self._detach(key, error_of(error))
-        idle = self._service.idle_detach
+        idle = self.service.idle_detach
         if idle is None:
             return min(due, default=None)
         for key, link in self._used_links():

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.emulators.service_bus import sdk_codec
 from tests.emulators.service_bus.access import Right
 from tests.emulators.service_bus.codec import content_of, encode_message
-from tests.emulators.service_bus.errors import Invalid, NotAllowed, Unsupported
+from tests.emulators.service_bus.errors import Invalid, Unsupported
 from tests.emulators.service_bus.faults import Operation
 from tests.emulators.service_bus.fidelity import Fidelity
 from tests.emulators.service_bus.queue import Queue
@@ -57,8 +57,6 @@ def read(name: str, body: object, fidelity: Fidelity) -> Call:
     if not isinstance(body, dict):
         raise Invalid(f"The body of {name} is no map.")
     body = {text(key): value for key, value in body.items()}
-    if body.get("session-id") is not None:
-        raise NotAllowed("This entity does not require sessions. Sessions are not emulated.")
     try:
         return _read(name.removeprefix(_VENDOR), body, fidelity)
     except (KeyError, TypeError, ValueError) as error:
