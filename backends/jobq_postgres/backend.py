@@ -33,7 +33,7 @@ from jobq.servable import (
 )
 from jobq.settlement import Release
 from jobq.task import Task
-from jobq_postgres import errors, migrations, queue_admin, shape_sql, task_listing
+from jobq_postgres import errors, queue_admin, schema, shape_sql, task_listing
 from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.batches import PostgresBatches
 from jobq_postgres.connections import Connections, queue_number
@@ -177,8 +177,8 @@ class PostgresBackend:
 
     async def _create(self, connection: Any) -> bool:
         # Looked at first: who may not make tables, or queues, needs no right to find all of it there.
-        if await migrations.installed_version(connection) != migrations.wanted_version():
-            await migrations.migrate(connection, self._server.place)
+        if await schema.installed_version(connection) != schema.VERSION:
+            await schema.make(connection, self._server.place)
         if await connection.fetchval("SELECT EXISTS (SELECT FROM jobq.queue WHERE name = $1)", self.name):
             return False
         made = "INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING queue_id"

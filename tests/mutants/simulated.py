@@ -206,7 +206,12 @@ SIMULATED: Final[tuple[Mutant, ...]] = (
         "            except TimeoutError:\n",
         "tests/guardian/test_spawner.py::test_l4_a_worker_that_was_stopped_while_it_started_goes_on",
     ),
-    _found("S10: a name is granted while it is held", _RULES, "if row.state == RELEASED or now >= row.expires_at:", "if True:"),
+    _found(
+        "S10: a name is granted while it is held",
+        _RULES,
+        "if row.state == RELEASED or now >= row.expires_at:",
+        "if True:",
+    ),
     _found("S9: a late cursor undoes a newer one", _RULES, "if version <= row.version:", "if False:"),
     _found("S3: a name's token is given twice", _RULES, "token=row.token + 1,", "token=max(1, row.token),"),
     _found("S4: no fencing of a named lease by time", _RULES, " or row.state != HELD or now >= row.expires_at:", ":"),
