@@ -39,7 +39,7 @@ BATCHES: Final[tuple[Mutant, ...]] = (
         test=f"{_SQLITE}::test_case[batch.a_redrive_begins_the_next_round]",
     ),
     Mutant(
-        name="what an older jobq has ended is looked after by nobody who is idle (SQLite)",
+        name="what somebody else has ended is looked after by nobody who is idle (SQLite)",
         file="backends/jobq_sqlite/task_sql.py",
         text="if is_noted or (ready",
         wrong="if (ready",

@@ -1,4 +1,4 @@
-"""Named leases in the file: another boot, a file of an older version, and a commit that nobody can vouch for."""
+"""Named leases in the file: another boot, many who make the file, and a commit that nobody can vouch for."""
 
 import asyncio
 import uuid
