@@ -7,8 +7,8 @@ what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/ds
 encoding of a type and that text. `state` is not signed; it holds the counters, and what a way through other queues has
 made of the id and used up of the rules.
 
-`"ledger":"s7~5f0c12ab"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it
-is queued until it has ended: only who writes that book may run it.
+`"ledger":"s7~5f0c12ab"` beside it names the book in which a Storage Queue keeps what becomes of the task, from before
+it is queued until it has ended: only who writes that book may run it.
 """
 
 import base64
