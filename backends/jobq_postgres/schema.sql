@@ -50,7 +50,6 @@ CREATE TABLE jobq.submission (
                                                   -- repetition is answered alike (S5)
     ended_at    timestamptz,                      -- when it was completed; forgotten 30 days later
     started_at  timestamptz,                      -- of a task that was completed
-    result      bytea,                            -- JSON, of one that was completed through the service
     outcome     text,                             -- of one that has ended: 'canceled', or NULL for done indeed
     epoch       bigint NOT NULL DEFAULT jobq.current_epoch(), -- as in the body of its task
     batch_id    integer,                          -- never changes, as in the other two

@@ -62,7 +62,6 @@ CREATE TABLE task (
     description      TEXT,
     started_at       REAL,                    -- wall time when it was last claimed, for people
     heartbeat_at     REAL,                    -- wall time when that lease was last renewed
-    result           BLOB,                    -- JSON, of one that was completed through the service
     holder           TEXT,                    -- of the current lease: HOST:PID, for display only
     beat             TEXT,                    -- what the running attempt told with its last renewal, as JSON
     cancel_requested INTEGER NOT NULL DEFAULT 0,
