@@ -52,7 +52,7 @@ class Capabilities:
         atomic_requeue, atomic_dead_letter: one step, no crash between can repeat the task (S6).
         strict_expiry: an expired receipt is refused even before anyone else has taken the task.
         counts_deliveries: `Delivery.deliveries` is the service's own count, so crashes can be counted (S7).
-        native_checkpoint: `checkpoint` saves beside the task; without it the journal must.
+        native_checkpoint: `checkpoint` saves beside the task; without it a checkpoint is refused.
         priorities: higher `Task.priority` is delivered first.
         max_peek: how many tasks `peek` can show; None = all.
         peeks_leased: `peek` shows leased tasks too, which the service does not distinguish.

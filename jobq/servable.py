@@ -5,7 +5,6 @@ again by its receipt, a claim takes receipts that begin as the caller's key says
 and what the service itself has to remember (tokens, the generator) stands in small documents of the same database.
 """
 
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -17,10 +16,9 @@ from jobq.backend import Backend, Capabilities, DeadLetter, Delivery, Peeked
 from jobq.errors import BackendUnavailable, ConfigurationError, LockLost
 from jobq.formats.lazy_dataclass import dataclass
 from jobq.formats.task_ids import digest
-from jobq.journal.records import MAX_OUTPUT_BYTES, TaskRecord
+from jobq.journal.records import Attempt, TaskRecord
 from jobq.resources.room import Room
 from jobq.settlement import Settlement
-from jobq.task import TaskResult
 
 IDS_KEPT: Final = timedelta(days=30)  # how long the id of a task that has ended is remembered
 # Of each store in which a task is a record that one step changes.
@@ -78,7 +76,8 @@ class ListedTask:
         must_heartbeat_before: when that lease ends.
         due: from when a scheduled one is to be had.
         processed: when it was done, or given up.
-        result: what `complete` was given, as JSON; None = it was done by a worker that spoke to the database itself.
+        last: its last attempt, once it is done; None = the journal is off, or has forgotten it.
+        output: the end of what that printed.
         reason, description: of a dead letter.
     """
 
@@ -91,14 +90,15 @@ class ListedTask:
     must_heartbeat_before: float | None = None
     due: float | None = None
     processed: float | None = None
-    result: bytes | None = None
+    last: Attempt | None = None
+    output: str = ""
     reason: str | None = None
     description: str | None = None
 
     @property
     def size(self) -> int:
         """How much it takes of a page, in bytes, about."""
-        return len(self.body or b"") + len(self.result or b"") + len(self.description or "")
+        return len(self.body or b"") + len(self.output) + len(self.description or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,17 +330,6 @@ def unpacked(queue: str, task_id: str, packed_receipt: str) -> tuple[int, str]:
         if seq.isascii() and seq.isdigit() and len(seq) < 19 and len(receipt) == 32 and _is_hex(receipt):  # noqa: PLR2004 - 63 and 128 bits
             return int(seq), receipt
     raise LockLost(f"this is no receipt of task {task_id}")
-
-
-def result_json(result: TaskResult) -> bytes:
-    """Return a result as it is kept."""
-    fields = {
-        "exit_code": result.exit_code,
-        "value": result.value,
-        "duration": result.duration,
-        "output": result.output_tail[-MAX_OUTPUT_BYTES:],
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _check(queue: str, task_id: str) -> str:

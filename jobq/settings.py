@@ -339,7 +339,7 @@ class Settings(Checked):
     )
     journal: str = kinds.setting(
         kinds.journal_place,
-        "Whether what becomes of tasks is kept: auto = in the database of an SQL queue; tables = of an Azure queue,"
+        "Whether what becomes of tasks is kept: auto = in the database of an SQL queue; tables = of a Storage Queue,"
         " in a table of its storage account; tables://ACCOUNT = of another.",
         default="auto",
         accepts="auto, off, tables or tables://ACCOUNT",

@@ -202,7 +202,7 @@ def _connected(spec: QueueSpec, text: str, settings: Settings) -> Backend:
         ) from error
     if settings.journal.startswith("tables") and spec.scheme in _OWN_JOURNAL:
         raise ConfigurationError(
-            f"JOBQ_JOURNAL={settings.journal} is for Azure queues, and {_shown(text)} is none: SQL queues keep their"
+            f"JOBQ_JOURNAL={settings.journal} is for a Storage Queue, and {_shown(text)} is none: SQL queues keep their"
             " journal in their own database; unset it"
         )
     backend = connect(spec, settings)

@@ -85,7 +85,7 @@ class Counters(Checked):
     misfits: int = field(task_fields.count, 0)
 
     def as_dict(self, names: Collection[str] | None = None) -> dict[str, Any]:
-        """As of `Checked`; without misfits where there are none, since versions before know no such count."""
+        """As of `Checked`; without misfits where there are none: most tasks have none, and each message is shorter."""
         found = super().as_dict(names)
         if not self.misfits:
             found.pop("misfits", None)
@@ -279,7 +279,7 @@ class Task(Checked):
                 fields.pop(name, None)
             text = _write({"version": WIRE_VERSION, **fields})
             body = text.encode()
-            if len(body) > MAX_BODY_BYTES:  # what a version before has written shorter must fit again (S7)
+            if len(body) > MAX_BODY_BYTES:  # what another program has written shorter must fit again (S7)
                 body = _EXPONENT.sub(_shortest, text).encode()
         else:
             body = wire_v3.write(work, _write(self.as_dict(wire_v3.STATE)).encode())

@@ -1,6 +1,5 @@
 """A queue of a jobq service behind the backend protocol. The service decides, and its clock is the only one."""
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -8,7 +7,7 @@ from urllib.parse import quote
 
 from jobq.backend import Capabilities, DeadLetter, Delivery, Hastened, Peeked, QueueStats
 from jobq.clearing import Cleared, clear_in_steps
-from jobq.errors import ConfigurationError, MalformedTask, PushUnknown
+from jobq.errors import MalformedTask, PushUnknown
 from jobq.formats import strict_json
 from jobq.formats.wire_v3 import BOOKKEEPING
 from jobq.journal.wire import body_of
@@ -34,7 +33,6 @@ _CLEAR_SECONDS: Final = 60.0
 _PUSH_SECONDS_PER_TASK: Final = 0.002
 _MOST_TASKS: Final = 10_000
 _MOST_PUSH_BYTES: Final = 15 * 1024 * 1024
-_KNOWS_NO_BATCHES: Final = re.compile(r"tasks\.[0-9]+\.'?(batch|params)'?: unknown field")
 
 
 class HttpBackend:
@@ -130,12 +128,6 @@ class HttpBackend:
             await self._connection.request("POST", "/api/tasks", body, query=self._query, seconds=seconds)
         except NoAnswer as error:
             raise PushUnknown(str(error), ids) from None
-        except MalformedTask as error:
-            if _KNOWS_NO_BATCHES.match(str(error)):
-                raise ConfigurationError(
-                    f"{self._connection.url}: the service is older than batches and params; update it"
-                ) from None
-            raise
         return ids
 
     async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
@@ -207,7 +199,7 @@ class HttpBackend:
         return (await clear_in_steps(self)).deleted
 
     async def clear_some(self, cursor: str) -> Cleared:
-        """Have the service do it for some seconds; one of an older version does all of it at once."""
+        """Have the service do it for some seconds."""
         answer = await self._ask("POST", "/clear", query={"cursor": cursor}, seconds=_CLEAR_SECONDS)
         return Cleared(int(answer["cleared"]), answer.get("cursor"))
 
@@ -267,7 +259,7 @@ def _letters(answer: dict[str, Any]) -> list[DeadLetter]:
             body=body_of(each),
             deliveries=each["deliveries"],
             died=each["died"],
-            batch=each.get("batch"),  # which an older service does not say
+            batch=each.get("batch"),
         )
         for each in answer["tasks"]
     ]

@@ -19,7 +19,7 @@ from jobq_http.connection import HttpConnection, NoAnswer, unavailable
 from jobq_http.delivery import ClaimedTask, HttpDelivery
 from jobq_http.settle_batcher import SettleBatcher
 
-# Each store that can be served keeps batches; a service of a version before them knows no such request.
+# Each store that can be served keeps batches.
 CAPABILITIES: Final = replace(  # a receipt on the wire does not say where its task waited, which PostgreSQL has to know
     DATABASE, max_lease=timedelta(days=7), batches=True, views=True, whole_views=True, keeps_place=False, selects=False
 )
@@ -81,7 +81,7 @@ class HttpClaims:
             except ConfigurationError:
                 if asked is None or self.capabilities.selects:
                     raise
-                continue  # it is of a version before, and knows no room
+                continue  # its answer says that it does not select
             if found or time.monotonic() >= end:
                 return found
 
@@ -151,6 +151,6 @@ def _claimed(fields: dict[str, Any]) -> ClaimedTask:
 
 
 def mark_in(answer: dict[str, Any]) -> Pause | None:
-    """Return the mark of a pause that an answer has; an older service says none."""
+    """Return the mark of a pause that an answer has."""
     mark = answer.get("paused")
     return None if mark is None else Pause(**{name: mark[name] for name in ("at", "by", "reason")})

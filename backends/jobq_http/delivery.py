@@ -1,7 +1,6 @@
 """A task that the service has leased to us; every verb is fenced by its receipt, at the service (S4)."""
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -9,18 +8,13 @@ from urllib.parse import quote
 
 from jobq.backend import Renewed
 from jobq.delivery import BaseDelivery
-from jobq.errors import JobqError, SettlementUnknown
-from jobq.journal.records import Attempt, Beat
+from jobq.errors import SettlementUnknown
+from jobq.journal.records import Beat
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue, Settlement
-from jobq.task import Counters
 from jobq_http.connection import HttpConnection, NoAnswer
 from jobq_http.settle_batcher import SettleBatcher
 
 _LONGEST_SECONDS: Final = 5.0
-# What a service of a version before says, which puts back by the task alone.
-_WANTS_TASK: Final = "task: Field required"
-_KNOWS_NO_DELAY: Final = "delay_seconds: Extra inputs"
-_KNOWS_NO_WAIT: Final = "waited_seconds: Extra inputs"
 _SHORTEST_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 256 * 1024
 
@@ -81,21 +75,10 @@ class HttpDelivery(BaseDelivery):
                 fields: dict[str, Any] = {"delay_seconds": _seconds(delay)} if delay else {}
                 if settlement.misfits:
                     fields["misfits"] = settlement.misfits
-                try:
-                    await self._send("release", fields, None)
-                except JobqError as error:
-                    if _KNOWS_NO_DELAY not in str(error):
-                        raise
-                    given_back = Record(Attempt.released(self.deliveries, time.time()))
-                    await self._requeue_as_before(self.task.counters.raised(), delay, given_back)
+                await self._send("release", fields, None)
             case Requeue(counters, delay):
                 fields = {"counters": counters.as_dict(), "delay_seconds": _seconds(delay)}
-                try:
-                    await self._send("requeue", fields, settlement.record)
-                except JobqError as error:
-                    if _WANTS_TASK not in str(error):
-                        raise
-                    await self._requeue_as_before(counters, delay, settlement.record)
+                await self._send("requeue", fields, settlement.record)
             case MoveToDeadLetters(reason, description):
                 fields = {"reason": reason, "description": _clean(description[-_MOST_OUTPUT:])}
                 await self._send("dead-letter", fields, settlement.record)
@@ -108,24 +91,11 @@ class HttpDelivery(BaseDelivery):
         """Save the task's progress beside it (S9)."""
         await self._put("checkpoint", {"value": value, "number": number})
 
-    async def _requeue_as_before(self, counters: Counters, delay: timedelta, record: Record | None) -> None:
-        task = json.loads(self.task.counted(counters).encode())
-        await self._send("requeue", {"task": task, "delay_seconds": _seconds(delay)}, record)
-
     async def _send(self, verb: str, fields: dict[str, Any], record: Record | None) -> None:
         item = {"verb": verb, "id": self.id, "receipt": self._receipt, **fields}
-        attempt = None if record is None else _attempt(record)
-        try:
-            await self._send_item(item, attempt)
-        except JobqError as error:
-            if attempt is None or _KNOWS_NO_WAIT not in str(error):
-                raise
-            del attempt["waited_seconds"]
-            await self._send_item(item, attempt)
-
-    async def _send_item(self, item: dict[str, Any], attempt: dict[str, Any] | None) -> None:
-        whole = item if attempt is None else {**item, "attempt": attempt}
-        await self._settles.send(json.dumps(whole).encode(), self._seconds)
+        if record is not None:
+            item["attempt"] = _attempt(record)
+        await self._settles.send(json.dumps(item).encode(), self._seconds)
 
     async def _put(self, verb: str, fields: dict[str, Any]) -> Any:
         body = {"receipt": self._receipt, **fields}

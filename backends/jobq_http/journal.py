@@ -28,8 +28,7 @@ class HttpJournal:
 
     async def running(self, limit: int, batch: str | None = None) -> list[TaskRecord]:
         """Return up to `limit` tasks that are leased, a thousand at most, the longest first."""
-        found = await self._shown("running", limit, {} if batch is None else {"batch": batch})
-        return [each for each in found if batch in (None, each.batch)]  # an older service gives all, and says no batch
+        return await self._shown("running", limit, {} if batch is None else {"batch": batch})
 
     async def unfinished(self, after: str, limit: int) -> list[TaskRecord]:
         """Return up to `limit` tasks that have not ended, in the store's order of ids."""
@@ -61,10 +60,8 @@ class HttpJournal:
     async def stats(self, window_seconds: float) -> JournalStats:
         """Count."""
         answer = await self._ask("GET", "/journal/stats", query={"window": repr(window_seconds)})
-        return JournalStats(
-            **{name: answer[name] for name in ("states", "oldest_ready_seconds", "ended", "window_seconds")},
-            first_ended_seconds=answer.get("first_ended_seconds"),  # a service of a version before says nothing of it
-        )
+        names = ("states", "oldest_ready_seconds", "ended", "window_seconds", "first_ended_seconds")
+        return JournalStats(**{name: answer[name] for name in names})
 
     async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
         """Cancel these tasks, at most MOST_IDS."""

@@ -98,7 +98,7 @@ class HttpViews:
     ) -> DeadGroups:
         """Group dead letters."""
         body: dict[str, Any] = {"grouping": list(checked_grouping(",".join(grouping))), "limit": checked_limit(limit)}
-        if max_age_seconds is not None:  # a service that does not know it takes all others
+        if max_age_seconds is not None:
             body["max_age_seconds"] = max_age_seconds
         return await self._look(queue, "dead_groups", body | _time(budget), view_wire.groups_of)
 

@@ -33,7 +33,7 @@ from jobq.servable import (
 )
 from jobq.settlement import Release
 from jobq.task import Task
-from jobq_postgres import errors, migrations, queue_admin, shape_sql, task_listing
+from jobq_postgres import errors, queue_admin, schema, shape_sql, task_listing
 from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.batches import PostgresBatches
 from jobq_postgres.connections import Connections, queue_number
@@ -58,7 +58,7 @@ _CAPABILITIES: Final = replace(DATABASE, selects=True, batches=True, views=True,
 _TOLD_SECONDS: Final = 10.0  # for which an empty queue is none while something follows from the ends of tasks
 _TOLD_POLL_SECONDS: Final = 0.05
 _log: Final = logging.getLogger(__name__)
-_CREATE_SECONDS: Final = 600.0  # a migration may build an index
+_CREATE_SECONDS: Final = 600.0  # others may make the tables meanwhile
 _PUSH_SECONDS: Final = 30.0
 _PUSH_SECONDS_PER_TASK: Final = 0.001
 _POLL_SECONDS: Final = 1.0  # without a notification: for expired leases, and for a notification that was lost
@@ -159,7 +159,7 @@ class PostgresBackend:
             await lane.close()
 
     async def create(self, *, exist_ok: bool = True) -> None:
-        """Make or migrate the schema, and make the queue; raises ConfigurationError unless `exist_ok`."""
+        """Make the tables where there are none, and the queue; raises ConfigurationError unless `exist_ok`."""
         connection = await self._server.connect("create", checks=False)
         try:
             async with asyncio.timeout(_CREATE_SECONDS):
@@ -177,8 +177,8 @@ class PostgresBackend:
 
     async def _create(self, connection: Any) -> bool:
         # Looked at first: who may not make tables, or queues, needs no right to find all of it there.
-        if await migrations.installed_version(connection) != migrations.wanted_version():
-            await migrations.migrate(connection, self._server.place)
+        if await schema.installed_version(connection) != schema.VERSION:
+            await schema.make(connection, self._server.place)
         if await connection.fetchval("SELECT EXISTS (SELECT FROM jobq.queue WHERE name = $1)", self.name):
             return False
         made = "INSERT INTO jobq.queue (name) VALUES ($1) ON CONFLICT (name) DO NOTHING RETURNING queue_id"
@@ -236,21 +236,19 @@ class PostgresBackend:
             except NoAnswer as error:
                 raise AnswerLost(str(error)) from None
             if rows:
-                return [self._delivery(links, row, length, served=True) for row in rows]
+                return [self._delivery(links, row, length) for row in rows]
         return await self._receive(len(receipts), lease, wait, receipts, room)
 
-    def _delivery(self, links: Connections, row: LeasedRow, lease: timedelta, *, served: bool) -> PostgresDelivery:
+    def _delivery(self, links: Connections, row: LeasedRow, lease: timedelta) -> PostgresDelivery:
         journaled = self._keep is not None
-        return PostgresDelivery(
-            links, row, lease, self._wake, queue=self.name, keeps_result=served, journaled=journaled
-        )
+        return PostgresDelivery(links, row, lease, self._wake, queue=self.name, journaled=journaled)
 
     async def held(self, task_id: str, receipt: str, body: bytes = b"") -> PostgresDelivery:
         """Return a delivery by its receipt."""
         seq, number = unpacked(self.name, task_id, receipt)
         links = self._links or await self._linked()
         row = LeasedRow(seq, links.queue, task_id, body, 0, None, UUID(number))
-        return self._delivery(links, row, DATABASE.default_lease, served=True)
+        return self._delivery(links, row, DATABASE.default_lease)
 
     async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""
@@ -313,7 +311,7 @@ class PostgresBackend:
                 if not rows:
                     continue  # there may be others behind
             if rows:
-                return [self._delivery(links, row, length, served=bool(receipts)) for row in rows]
+                return [self._delivery(links, row, length) for row in rows]
             if is_last:
                 # What is to be run when a batch has ended may be about to come; others may be at it.
                 if not links.claimer.is_told or self._clock.boottime() >= end + _TOLD_SECONDS:
@@ -356,7 +354,7 @@ class PostgresBackend:
     async def _give_back(self, links: Connections, claiming: "asyncio.Future[list[LeasedRow]]") -> None:
         """Return what was claimed for a call that was cancelled: at once, and at no cost to its budgets."""
         try:
-            found = [self._delivery(links, row, DATABASE.default_lease, served=False) for row in await claiming]
+            found = [self._delivery(links, row, DATABASE.default_lease) for row in await claiming]
             await asyncio.gather(*(delivery.settle(Release()) for delivery in found))
         except (JobqError, NoAnswer) as error:
             _log.warning("a cancelled receive of %s could not give back its tasks: %s", self.name, error)

@@ -23,11 +23,10 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from jobq.errors import StoreUnusable
 from jobq.journal.records import this_holder
 from jobq.resources.room import ResourceRequest
 from jobq.resources.shapes import NO_SHAPE, Choice, priority_of, shape_of
-from jobq_postgres import migrations
+from jobq_postgres import schema
 from jobq_postgres.advance import Advanced
 from jobq_postgres.claim_sql import (
     CLAIM,
@@ -321,9 +320,7 @@ class Claimer:
         if looks:
             self._outbox_look_after = ended + (ended - now) * _RESTRAINT if ended - now > _CHEAP_SECONDS else 0.0
         first = rows[0]
-        if first["version"] != migrations.wanted_version():
-            migrations.check(first["version"], self._place)  # migrated under our feet
-            raise StoreUnusable(f"{self._place} was migrated")
+        schema.check(first["version"], self._place)  # the tables may be made anew under our feet
         self._last = first["last"]
         self._is_paused = bool(first["is_paused"])
         self._has_more_shapes |= first["newest_shape"] not in (None, self._newest_shape)

@@ -34,7 +34,6 @@ class PostgresDelivery(BaseDelivery):
         lease: the length that was granted.
         changed: called when something may have become ready in this process's sight.
         queue: the queue's name, for a receipt that others may use (`jobq.servable`).
-        keeps_result: whether the result of the task is kept with its id, for the service to show.
         journaled: whether a journal is kept.
     """
 
@@ -46,7 +45,6 @@ class PostgresDelivery(BaseDelivery):
         changed: Callable[[], None],
         *,
         queue: str = "",
-        keeps_result: bool = False,
         journaled: bool = False,
     ) -> None:
         super().__init__(
@@ -59,7 +57,6 @@ class PostgresDelivery(BaseDelivery):
             cancel_requested=row.cancel_requested,
         )
         self._queue = queue
-        self._keeps_result = keeps_result
         self._verbs = verbs
         self._row = row
         self._changed = changed
@@ -85,7 +82,6 @@ class PostgresDelivery(BaseDelivery):
             said or settlement.key,
             self._row.deliveries if self.journaled else None,
             place=self._row.position,
-            keeps_result=self._keeps_result,
         )
         await self._run(verb, *values)
 

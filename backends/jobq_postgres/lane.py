@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from jobq.errors import AccessDenied, BackendUnavailable, JobqError, QueueNotFound
-from jobq_postgres import errors, migrations, passwords
+from jobq_postgres import errors, passwords, schema
 from jobq_postgres.errors import NoAnswer
 
 T = TypeVar("T")
@@ -140,10 +140,10 @@ class Server:
         return connection
 
     async def _check(self, connection: Any) -> None:
-        installed = await migrations.installed_version(connection)
+        installed = await schema.installed_version(connection)
         if installed == 0:
             raise QueueNotFound(f"{self.place} has no tables of jobq; make them and the queue with: jobq QUEUE create")
-        migrations.check(installed, self.place)
+        schema.check(installed, self.place)
 
 
 @dataclass(slots=True, eq=False)

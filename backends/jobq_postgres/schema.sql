@@ -1,10 +1,5 @@
--- The PostgreSQL queue. `jobq QUEUE create` runs this file: every section below that the database does not have yet, in
--- order, all in one transaction under an advisory lock (migrations.py). Forward only: what a section says is never
--- edited once it is released; a change is a new section at the end, and the number of the last one is the version that
--- the code asks for. A line `--== NUMBER: NAME ==` begins a section. The schema's name is always `jobq`.
---
--- A section whose name ends in `, online` is for a database that is large already: its statements, one a paragraph, run
--- one by one outside of a transaction, where writers need not wait, and again from the first after a crash.
+-- The PostgreSQL queue. `jobq QUEUE create` runs this file in one transaction, under an advisory lock (schema.py), where
+-- the database has no tables of jobq. A change of it raises `schema.VERSION`. The schema's name is always `jobq`.
 --
 -- Where a task is:
 --
@@ -22,18 +17,29 @@
 --
 -- Times are the server's: clock_timestamp(), inside of the statement that decides (rules.md 1.3 rule 10).
 
---== 1: tasks ==
-
 CREATE TABLE jobq.version (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    version  integer NOT NULL                     -- the last section of this file that was run
+    version  integer NOT NULL                     -- `schema.VERSION` of the jobq that made these tables
 );
 
 CREATE TABLE jobq.queue (
-    queue_id   integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name       text NOT NULL UNIQUE,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    queue_id     integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name         text NOT NULL UNIQUE,
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    paused       text,                            -- JSON: since when, by whom and why nothing is handed out; NULL = it is
+    -- The newest shape of the queue; 0 = none of its tasks asks for anything. Who has read its shapes sees by it whether
+    -- there are more.
+    newest_shape integer NOT NULL DEFAULT 0
 );
+
+-- In which epoch tasks are pushed: above that of every one that was forgotten, so that an id that is pushed again goes on
+-- with higher tokens (S3). A sequence, because what it says depends on no snapshot, and no push waits for another.
+CREATE SEQUENCE jobq.epoch AS bigint MINVALUE 0 START 0 CACHE 1;
+SELECT setval('jobq.epoch', 0);
+
+-- These run with the owner's rights: who pushes needs none on the sequence.
+CREATE FUNCTION jobq.current_epoch() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog
+    AS 'SELECT last_value FROM jobq.epoch';
 
 -- Every id that was accepted, for as long as it is remembered: its primary key alone decides what is new (S8).
 CREATE TABLE jobq.submission (
@@ -43,140 +49,18 @@ CREATE TABLE jobq.submission (
     settlements text NOT NULL DEFAULT '',         -- the last few receipts and what was said of each, newest first: a
                                                   -- repetition is answered alike (S5)
     ended_at    timestamptz,                      -- when it was completed; forgotten 30 days later
+    started_at  timestamptz,                      -- of a task that was completed
+    outcome     text,                             -- of one that has ended: 'canceled', or NULL for done indeed
+    epoch       bigint NOT NULL DEFAULT jobq.current_epoch(), -- as in the body of its task
+    batch_id    integer,                          -- never changes, as in the other two
+    params      text,                             -- JSON in ASCII, which holds no NUL
     PRIMARY KEY (queue_id, id)
 );
 CREATE INDEX submission_ended ON jobq.submission (queue_id, ended_at) WHERE ended_at IS NOT NULL;
-
--- The order in which tasks became ready: a task that comes back takes a new number, at the end.
-CREATE SEQUENCE jobq.position AS bigint CACHE 1;
-
-CREATE TABLE jobq.task (
-    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    queue_id   integer NOT NULL,
-    id         text NOT NULL,
-    rank       bigint NOT NULL DEFAULT 0,         -- the task's priority times -1: lower is served first
-    position   bigint DEFAULT nextval('jobq.position'), -- of a ready task
-    due        timestamptz,                       -- of a scheduled task
-    expires_at timestamptz,                       -- of a leased task
-    receipt    uuid,                              -- of a leased task; never leaves the worker
-    deliveries integer NOT NULL DEFAULT 0,        -- only rises (S3)
-    checkpoint bytea,                             -- UTF-8; bytea because text cannot hold a NUL
-    body       bytea NOT NULL,                    -- the wire format of jobq.task
-    CONSTRAINT task_is_somewhere CHECK (num_nonnulls(position, due, expires_at) = 1),
-    CONSTRAINT task_is_leased_by_receipt CHECK ((receipt IS NULL) = (expires_at IS NULL))
-) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX task_ready ON jobq.task (queue_id, rank, position) WHERE position IS NOT NULL;
-CREATE INDEX task_scheduled ON jobq.task (queue_id, due) WHERE due IS NOT NULL;
-CREATE INDEX task_leased ON jobq.task (queue_id, expires_at) WHERE expires_at IS NOT NULL;
-
-CREATE TABLE jobq.dead (
-    queue_id    integer NOT NULL,
-    id          text NOT NULL,
-    rank        bigint NOT NULL,
-    deliveries  integer NOT NULL,
-    checkpoint  bytea,
-    body        bytea NOT NULL,
-    reason      text NOT NULL,
-    description bytea NOT NULL,                   -- UTF-8; holds the end of the output, so perhaps a NUL
-    died_at     timestamptz NOT NULL,
-    PRIMARY KEY (queue_id, id)
-);
-CREATE INDEX dead_by_age ON jobq.dead (queue_id, died_at, id);
-
--- For people, and for whatever scales workers by the length of the queue.
-CREATE VIEW jobq.waiting AS
-SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
-       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
-            THEN 'ready' WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
-FROM jobq.task JOIN jobq.queue USING (queue_id);
-
---== 2: named leases ==
-
--- One row a name, which is never deleted: its token only rises (S3), and fences every write (S4). A name that is held
--- and past expires_at is not held (S10). Queues need not exist to have leases.
-CREATE TABLE jobq.lease (
-    queue        text NOT NULL,                   -- the queue's name
-    name         text NOT NULL,
-    token        bigint NOT NULL CHECK (token > 0), -- of the latest grant
-    request      text NOT NULL,                   -- the key of the request that got it: a repetition is answered alike
-    holder       text NOT NULL,                   -- for display only
-    state        text NOT NULL CHECK (state IN ('held', 'released', 'confirmed')),
-    expires_at   timestamptz NOT NULL,
-    acquired_at  timestamptz NOT NULL,
-    renewals     integer NOT NULL DEFAULT 0,      -- of the latest grant
-    is_revoked   boolean NOT NULL DEFAULT false,  -- it may not be renewed
-    cursor       bytea,                           -- UTF-8; bytea because text cannot hold a NUL
-    version      bigint NOT NULL DEFAULT 0,       -- of the cursor; only rises (S9)
-    confirmation bytea,                           -- UTF-8
-    ends         text NOT NULL DEFAULT '',        -- how the last few grants ended, newest first
-    PRIMARY KEY (queue, name)
-) WITH (fillfactor = 50);                         -- renewals then stay on their page
-
---== 3: the service ==
-
--- What `jobq serve` shows of a task, and what it has to remember.
-ALTER TABLE jobq.task
-    ADD COLUMN started_at   timestamptz,          -- when it was last claimed
-    ADD COLUMN heartbeat_at timestamptz;          -- when that lease was last renewed
-CREATE INDEX task_by_id ON jobq.task (queue_id, id);
-ALTER TABLE jobq.submission
-    ADD COLUMN started_at   timestamptz,          -- of a task that was completed
-    ADD COLUMN result       bytea;                -- JSON, of one that was completed through the service
-ALTER TABLE jobq.dead
-    ADD COLUMN started_at   timestamptz;
-
--- How long a lease lasts from its grant or latest renewal.
-ALTER TABLE jobq.lease ADD COLUMN ttl interval NOT NULL DEFAULT '0';
-
-CREATE TABLE jobq.document (
-    name    text PRIMARY KEY,
-    version bigint NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read
-    value   bytea NOT NULL
-);
-
---== 4: journal ==
-
--- Where a task is stands in its rows above. What its attempts came to stands here, written in the transaction of the
--- settle (S5), or of whoever finds that a lease ran out. Rows go with their task, or after JOBQ_KEEP.
-ALTER TABLE jobq.task
-    ADD COLUMN holder           text,             -- of the current lease: HOST:PID, for display only
-    ADD COLUMN beat             text,             -- what the running attempt told with its last renewal, as JSON
-    ADD COLUMN cancel_requested boolean NOT NULL DEFAULT false;
-ALTER TABLE jobq.submission ADD COLUMN outcome text; -- of one that has ended: 'canceled', or NULL for done indeed
 CREATE INDEX submission_canceled ON jobq.submission (queue_id) WHERE outcome IS NOT NULL;
-
-CREATE TABLE jobq.attempt (
-    queue_id integer NOT NULL,
-    id       text NOT NULL,
-    attempt  integer NOT NULL,                    -- the delivery's number
-    outcome  text NOT NULL,
-    ended_at timestamptz NOT NULL,
-    record   text NOT NULL,                       -- jobq.journal.records.Attempt as JSON, in ASCII
-    output   bytea NOT NULL,                      -- UTF-8: the end of what it printed
-    PRIMARY KEY (queue_id, id, attempt)
-);
-CREATE INDEX attempt_ended ON jobq.attempt USING brin (ended_at); -- rows come in this order: it costs nearly nothing
-
---== 5: the order of checkpoints ==
-
--- Of the checkpoint: the delivery that saved it, and in the lower 32 bits its number there. Only rises (S9).
-ALTER TABLE jobq.task ADD COLUMN checkpoint_order bigint NOT NULL DEFAULT 0;
-
---== 6: epochs ==
-
--- In which epoch tasks are pushed: above that of every one that was forgotten, so that an id that is pushed again goes on
--- with higher tokens (S3). A sequence, because what it says depends on no snapshot, and no push waits for another.
-CREATE SEQUENCE jobq.epoch AS bigint MINVALUE 0 START 0 CACHE 1;
--- What an older jobq has forgotten nobody knows; no task was redriven as often as minutes have passed since 1970.
-SELECT setval('jobq.epoch', CASE WHEN EXISTS (SELECT FROM jobq.version)
-    THEN extract(epoch FROM clock_timestamp())::bigint / 60 ELSE 0 END);
-
-ALTER TABLE jobq.submission ADD COLUMN epoch bigint NOT NULL DEFAULT 0; -- as in the body of its task; 0 of those before
-
--- These run with the owner's rights: who pushes needs none on the sequence.
-CREATE FUNCTION jobq.current_epoch() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog
-    AS 'SELECT last_value FROM jobq.epoch';
-ALTER TABLE jobq.submission ALTER COLUMN epoch SET DEFAULT jobq.current_epoch(); -- for who inserts without us
+CREATE INDEX submission_of_batch ON jobq.submission (batch_id, id) WHERE batch_id IS NOT NULL;
+CREATE INDEX submission_ended_of_batch ON jobq.submission (batch_id, ended_at) INCLUDE (outcome)
+    WHERE batch_id IS NOT NULL;
 
 -- At the end of a push, which by then has waited for whoever was forgetting its ids. It is repeated in the epoch of then.
 CREATE FUNCTION jobq.check_epoch() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -202,160 +86,57 @@ END $$;
 CREATE TRIGGER submission_forgotten AFTER DELETE ON jobq.submission REFERENCING OLD TABLE AS forgotten
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.raise_epoch();
 
---== 7: pauses ==
+-- The order in which tasks became ready: a task that comes back takes a new number, at the end.
+CREATE SEQUENCE jobq.position AS bigint CACHE 1;
 
--- JSON: since when, by whom and why nothing of this queue is handed out; NULL = it is.
-ALTER TABLE jobq.queue ADD COLUMN paused text;
+CREATE TABLE jobq.task (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id   integer NOT NULL,
+    id         text NOT NULL,
+    -- (shape << 40) - priority, as jobq.resources.shapes has it: lower is served first. Shape 0 asks for nothing.
+    rank       bigint NOT NULL DEFAULT 0,
+    position   bigint DEFAULT nextval('jobq.position'), -- of a ready task
+    due        timestamptz,                       -- of a scheduled task
+    expires_at timestamptz,                       -- of a leased task
+    receipt    uuid,                              -- of a leased task; never leaves the worker
+    deliveries integer NOT NULL DEFAULT 0,        -- only rises (S3)
+    checkpoint bytea,                             -- UTF-8; bytea because text cannot hold a NUL
+    body       bytea NOT NULL,                    -- the wire format of jobq.task
+    started_at       timestamptz,                 -- when it was last claimed
+    heartbeat_at     timestamptz,                 -- when that lease was last renewed
+    holder           text,                        -- of the current lease: HOST:PID, for display only
+    beat             text,                        -- what the running attempt told with its last renewal, as JSON
+    cancel_requested boolean NOT NULL DEFAULT false,
+    -- Of the checkpoint: the delivery that saved it, and in the lower 32 bits its number there. Only rises (S9).
+    checkpoint_order bigint NOT NULL DEFAULT 0,
+    batch_id         integer,
+    CONSTRAINT task_is_somewhere CHECK (num_nonnulls(position, due, expires_at) = 1),
+    CONSTRAINT task_is_leased_by_receipt CHECK ((receipt IS NULL) = (expires_at IS NULL))
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX task_ready ON jobq.task (queue_id, rank, position) WHERE position IS NOT NULL;
+CREATE INDEX task_scheduled ON jobq.task (queue_id, due) WHERE due IS NOT NULL;
+CREATE INDEX task_leased ON jobq.task (queue_id, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX task_by_id ON jobq.task (queue_id, id);
+CREATE INDEX task_of_batch ON jobq.task (batch_id, seq) WHERE batch_id IS NOT NULL;
 
--- As before, and what nobody is handed now is for later: no worker need be started for it.
-CREATE OR REPLACE VIEW jobq.waiting AS
-SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
-       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
-            THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
-            WHEN task.due IS NOT NULL THEN 'scheduled' ELSE 'leased' END AS state
-FROM jobq.task JOIN jobq.queue USING (queue_id);
-
---== 8: batches ==
-
--- A named set of tasks of one queue. Its row is locked before any task of it, by who seals it, puts back a dead letter of
--- it, or finishes it (advance.py). Who pushes to it shares an advisory lock, which a seal waits for (batch_push.py).
-CREATE TABLE jobq.batch (
-    batch_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+CREATE TABLE jobq.dead (
     queue_id    integer NOT NULL,
-    name        text NOT NULL,
-    state       text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'sealed', 'finished')),
-    round       integer NOT NULL DEFAULT 1,
-    is_canceled boolean NOT NULL DEFAULT false,   -- in this round
-    plan        text NOT NULL,                    -- jobq.batch_plan.Plan as JSON, in ASCII
-    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    sealed_at   timestamptz,
-    finished_at timestamptz,                      -- of this round
-    gone        integer NOT NULL DEFAULT 0,       -- tasks that were cleared, purged or forgotten; more in jobq.outbox
-    rounds      text NOT NULL DEFAULT '[]',       -- those that have finished, see jobq.batches.rounds_with
-    UNIQUE (queue_id, name)
-) WITH (fillfactor = 50);
-
--- What whoever ends or deletes tasks of a batch leaves in its own transaction, one row a statement and batch: that its
--- batch is to be looked at once that is committed. Whoever comes takes it away (advance.py).
-CREATE TABLE jobq.outbox (
-    n        bigint GENERATED ALWAYS AS IDENTITY,
-    queue_id integer NOT NULL,
-    batch_id integer,
-    gone     integer NOT NULL DEFAULT 0,          -- tasks of it that this statement has deleted without an end
-    limit_id integer,                             -- for later, as below
-    id       text,
-    PRIMARY KEY (queue_id, n)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-
-ALTER TABLE jobq.task ADD COLUMN batch_id integer; -- never changes, as in the other two
-ALTER TABLE jobq.dead ADD COLUMN batch_id integer;
-ALTER TABLE jobq.submission
-    ADD COLUMN batch_id integer,
-    ADD COLUMN params   text;                     -- JSON in ASCII, which holds no NUL
-
--- An id whose time is over is a new one to a push. With the owner's rights: who pushes may forget nothing else.
-CREATE FUNCTION jobq.forget_expired(queue integer, ids text[], kept interval) RETURNS void
-    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
-    WITH held AS MATERIALIZED (
-        SELECT queue_id, id FROM jobq.submission WHERE queue_id = queue AND id = ANY (ids)
-        AND ended_at < statement_timestamp() - greatest(kept, '30 days') ORDER BY id COLLATE "C" FOR UPDATE),
-    gone AS (
-        DELETE FROM jobq.submission USING held WHERE submission.queue_id = held.queue_id AND submission.id = held.id
-        RETURNING submission.queue_id, submission.id, submission.batch_id),
-    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id)
-    INSERT INTO jobq.outbox (queue_id, batch_id, gone)
-    SELECT queue_id, batch_id, count(*) FROM gone WHERE batch_id IS NOT NULL GROUP BY queue_id, batch_id
-$$;
-
--- What follows is for later, and here so that workers stop once: nothing reads or writes it yet. Tasks that wait for
--- others or for a place of a limit, what a dead letter came of, and what a task asks of a machine.
-CREATE TABLE jobq.named_limit (
-    limit_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    queue_id    integer NOT NULL,
-    name        text NOT NULL,
-    most        integer,
-    rate        integer,
-    period      interval,
-    tokens      float8,
-    refilled_at timestamptz,
-    UNIQUE (queue_id, name)
+    id          text NOT NULL,
+    rank        bigint NOT NULL,
+    deliveries  integer NOT NULL,
+    checkpoint  bytea,
+    body        bytea NOT NULL,
+    reason      text NOT NULL,
+    description bytea NOT NULL,                   -- UTF-8; holds the end of the output, so perhaps a NUL
+    died_at     timestamptz NOT NULL,
+    started_at  timestamptz,
+    batch_id    integer,
+    PRIMARY KEY (queue_id, id)
 );
-CREATE TABLE jobq.after (
-    waiter    bigint NOT NULL,
-    queue_id  integer NOT NULL,
-    on_id     text,
-    on_batch  integer,
-    on_round  integer,
-    if_failed text NOT NULL CHECK (if_failed IN ('cancel', 'run', 'hold'))
-);
-CREATE INDEX after_by_waiter ON jobq.after (waiter);
-CREATE INDEX after_by_id ON jobq.after (queue_id, on_id);
-CREATE INDEX after_by_batch ON jobq.after (on_batch, on_round);
-ALTER TABLE jobq.task
-    ADD COLUMN limit_id   integer,
-    ADD COLUMN blocked    text CHECK (blocked IN ('after', 'limit')),
-    ADD COLUMN blockers   integer NOT NULL DEFAULT 0,
-    ADD COLUMN is_awaited boolean NOT NULL DEFAULT false,
-    ADD COLUMN shape      integer,
-    DROP CONSTRAINT task_is_somewhere,
-    ADD CONSTRAINT task_is_somewhere CHECK (num_nonnulls(position, due, expires_at, blocked) = 1) NOT VALID;
-ALTER TABLE jobq.dead
-    ADD COLUMN limit_id integer,
-    ADD COLUMN exit     integer,
-    ADD COLUMN error    bytea,                    -- UTF-8, as the description
-    ADD COLUMN host     text;
+CREATE INDEX dead_by_age ON jobq.dead (queue_id, died_at, id);
+CREATE INDEX dead_of_batch ON jobq.dead (batch_id, id) WHERE batch_id IS NOT NULL;
 
-CREATE OR REPLACE VIEW jobq.waiting AS
-SELECT name AS queue, task.id, -task.rank AS priority, task.deliveries, task.due, task.expires_at,
-       CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
-            THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
-            WHEN task.expires_at IS NULL THEN 'scheduled' ELSE 'leased' END AS state
-FROM jobq.task JOIN jobq.queue USING (queue_id);
-
---== 9: indexes of batches, online ==
-
--- All are partial: a task of no batch and no limit is in none of them.
-CREATE INDEX CONCURRENTLY task_of_batch ON jobq.task (batch_id, seq) WHERE batch_id IS NOT NULL;
-
-CREATE INDEX CONCURRENTLY dead_of_batch ON jobq.dead (batch_id, id) WHERE batch_id IS NOT NULL;
-
-CREATE INDEX CONCURRENTLY submission_of_batch ON jobq.submission (batch_id, id) WHERE batch_id IS NOT NULL;
-
-CREATE INDEX CONCURRENTLY submission_ended_of_batch ON jobq.submission (batch_id, ended_at) INCLUDE (outcome)
-    WHERE batch_id IS NOT NULL;
-
-CREATE INDEX CONCURRENTLY task_blocked_by_limit ON jobq.task (limit_id, rank, seq) WHERE blocked = 'limit';
-
-CREATE INDEX CONCURRENTLY task_of_limit ON jobq.task (limit_id)
-    WHERE limit_id IS NOT NULL AND (position IS NOT NULL OR expires_at IS NOT NULL);
-
-ALTER TABLE jobq.task VALIDATE CONSTRAINT task_is_somewhere;
-
---== 10: observations ==
-
--- What is seen of a queue from time to time: jobq.journal.observations. Nothing of a task depends on it.
-CREATE TABLE jobq.observation (
-    queue_id integer NOT NULL,
-    kind     text COLLATE "C" NOT NULL,
-    key      text COLLATE "C" NOT NULL,
-    at       timestamptz NOT NULL,                -- when it was written
-    value    text NOT NULL,                       -- JSON, in ASCII
-    PRIMARY KEY (queue_id, kind, key)
-) WITH (fillfactor = 70);                         -- each worker writes its row anew twice a minute
-
---== 11: index of ends, online ==
-
--- So that what ended within a minute is counted at the cost of as many. A BRIN index, which was here before, has in time
--- all pages in each minute: rows that are forgotten leave room for new ones in pages of old times.
-CREATE INDEX CONCURRENTLY attempt_by_end ON jobq.attempt (queue_id, ended_at);
-
-DROP INDEX CONCURRENTLY IF EXISTS jobq.attempt_ended;
-
---== 12: shapes ==
-
--- What tasks ask for of a worker, each distinct request once. Since this section `rank` of jobq.task and jobq.dead holds
--- it, too: (shape << 40) - priority, as jobq.resources.shapes has it. So the index of what is ready is in the order of
--- shapes, and of those that ask for nothing (shape 0, as all that were pushed before) nothing has changed.
+-- What tasks ask for of a worker, each distinct request once.
 CREATE TABLE jobq.shape (
     -- Never used again, so who has read it once knows what it asks for; more do not fit into a rank.
     shape           integer GENERATED ALWAYS AS IDENTITY (MAXVALUE 8388607) PRIMARY KEY,
@@ -365,10 +146,6 @@ CREATE TABLE jobq.shape (
     overtaken_since timestamptz,                  -- of room; and when that was first so
     UNIQUE (queue_id, request)
 ) WITH (fillfactor = 70);
-
--- The newest shape of the queue; 0 = none of its tasks asks for anything. Who has read its shapes sees by it whether
--- there are more.
-ALTER TABLE jobq.queue ADD COLUMN newest_shape integer NOT NULL DEFAULT 0;
 
 -- The numbers of requests, made where they are new; none for those that would be more than `most`. Until its transaction
 -- ends nobody drops them. Who makes one holds the row of the queue: before any row of jobq.submission, and never waiting
@@ -416,10 +193,108 @@ END $$;
 
 REVOKE EXECUTE ON FUNCTION jobq.number_shapes FROM PUBLIC;
 
-CREATE OR REPLACE VIEW jobq.waiting AS
+-- For people, and for whatever scales workers by the length of the queue. What nobody is handed now, since the queue is
+-- paused, is for later: no worker need be started for it.
+CREATE VIEW jobq.waiting AS
 SELECT name AS queue, task.id, (((task.rank + (1::bigint << 39)) >> 40) << 40) - task.rank AS priority,
        task.deliveries, task.due, task.expires_at,
        CASE WHEN task.position IS NOT NULL OR task.due <= clock_timestamp() OR task.expires_at <= clock_timestamp()
             THEN CASE WHEN queue.paused IS NULL THEN 'ready' ELSE 'scheduled' END
             WHEN task.expires_at IS NULL THEN 'scheduled' ELSE 'leased' END AS state
 FROM jobq.task JOIN jobq.queue USING (queue_id);
+
+-- What the attempts of a task came to, written in the transaction of the settle (S5), or of whoever finds that a lease ran
+-- out. Rows go with their task, or after JOBQ_KEEP.
+CREATE TABLE jobq.attempt (
+    queue_id integer NOT NULL,
+    id       text NOT NULL,
+    attempt  integer NOT NULL,                    -- the delivery's number
+    outcome  text NOT NULL,
+    ended_at timestamptz NOT NULL,
+    record   text NOT NULL,                       -- jobq.journal.records.Attempt as JSON, in ASCII
+    output   bytea NOT NULL,                      -- UTF-8: the end of what it printed
+    PRIMARY KEY (queue_id, id, attempt)
+);
+-- So that what ended within a minute is counted at the cost of as many. A BRIN index has in time all pages in each minute:
+-- rows that are forgotten leave room for new ones in pages of old times.
+CREATE INDEX attempt_by_end ON jobq.attempt (queue_id, ended_at);
+
+-- A named set of tasks of one queue. Its row is locked before any task of it, by who seals it, puts back a dead letter of
+-- it, or finishes it (advance.py). Who pushes to it shares an advisory lock, which a seal waits for (batch_push.py).
+CREATE TABLE jobq.batch (
+    batch_id    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_id    integer NOT NULL,
+    name        text NOT NULL,
+    state       text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'sealed', 'finished')),
+    round       integer NOT NULL DEFAULT 1,
+    is_canceled boolean NOT NULL DEFAULT false,   -- in this round
+    plan        text NOT NULL,                    -- jobq.batch_plan.Plan as JSON, in ASCII
+    created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sealed_at   timestamptz,
+    finished_at timestamptz,                      -- of this round
+    gone        integer NOT NULL DEFAULT 0,       -- tasks that were cleared, purged or forgotten; more in jobq.outbox
+    rounds      text NOT NULL DEFAULT '[]',       -- those that have finished, see jobq.batches.rounds_with
+    UNIQUE (queue_id, name)
+) WITH (fillfactor = 50);
+
+-- What whoever ends or deletes tasks of a batch leaves in its own transaction, one row a statement and batch: that its
+-- batch is to be looked at once that is committed. Whoever comes takes it away (advance.py).
+CREATE TABLE jobq.outbox (
+    n        bigint GENERATED ALWAYS AS IDENTITY,
+    queue_id integer NOT NULL,
+    batch_id integer,
+    gone     integer NOT NULL DEFAULT 0,          -- tasks of it that this statement has deleted without an end
+    PRIMARY KEY (queue_id, n)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+-- An id whose time is over is a new one to a push. With the owner's rights: who pushes may forget nothing else.
+CREATE FUNCTION jobq.forget_expired(queue integer, ids text[], kept interval) RETURNS void
+    LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+    WITH held AS MATERIALIZED (
+        SELECT queue_id, id FROM jobq.submission WHERE queue_id = queue AND id = ANY (ids)
+        AND ended_at < statement_timestamp() - greatest(kept, '30 days') ORDER BY id COLLATE "C" FOR UPDATE),
+    gone AS (
+        DELETE FROM jobq.submission USING held WHERE submission.queue_id = held.queue_id AND submission.id = held.id
+        RETURNING submission.queue_id, submission.id, submission.batch_id),
+    noted AS (DELETE FROM jobq.attempt USING gone WHERE attempt.queue_id = gone.queue_id AND attempt.id = gone.id)
+    INSERT INTO jobq.outbox (queue_id, batch_id, gone)
+    SELECT queue_id, batch_id, count(*) FROM gone WHERE batch_id IS NOT NULL GROUP BY queue_id, batch_id
+$$;
+
+-- One row a name, which is never deleted: its token only rises (S3), and fences every write (S4). A name that is held
+-- and past expires_at is not held (S10). Queues need not exist to have leases.
+CREATE TABLE jobq.lease (
+    queue        text NOT NULL,                   -- the queue's name
+    name         text NOT NULL,
+    token        bigint NOT NULL CHECK (token > 0), -- of the latest grant
+    request      text NOT NULL,                   -- the key of the request that got it: a repetition is answered alike
+    holder       text NOT NULL,                   -- for display only
+    state        text NOT NULL CHECK (state IN ('held', 'released', 'confirmed')),
+    expires_at   timestamptz NOT NULL,
+    acquired_at  timestamptz NOT NULL,
+    renewals     integer NOT NULL DEFAULT 0,      -- of the latest grant
+    is_revoked   boolean NOT NULL DEFAULT false,  -- it may not be renewed
+    cursor       bytea,                           -- UTF-8; bytea because text cannot hold a NUL
+    version      bigint NOT NULL DEFAULT 0,       -- of the cursor; only rises (S9)
+    confirmation bytea,                           -- UTF-8
+    ends         text NOT NULL DEFAULT '',        -- how the last few grants ended, newest first
+    ttl          interval NOT NULL DEFAULT '0',   -- how long it lasts from its grant or latest renewal
+    PRIMARY KEY (queue, name)
+) WITH (fillfactor = 50);                         -- renewals then stay on their page
+
+-- What `jobq serve` has to remember.
+CREATE TABLE jobq.document (
+    name    text PRIMARY KEY,
+    version bigint NOT NULL CHECK (version > 0),  -- each write raises it, and names the one it has read
+    value   bytea NOT NULL
+);
+
+-- What is seen of a queue from time to time: jobq.journal.observations. Nothing of a task depends on it.
+CREATE TABLE jobq.observation (
+    queue_id integer NOT NULL,
+    kind     text COLLATE "C" NOT NULL,
+    key      text COLLATE "C" NOT NULL,
+    at       timestamptz NOT NULL,                -- when it was written
+    value    text NOT NULL,                       -- JSON, in ASCII
+    PRIMARY KEY (queue_id, kind, key)
+) WITH (fillfactor = 70);                         -- each worker writes its row anew twice a minute

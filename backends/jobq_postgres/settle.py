@@ -13,7 +13,6 @@ from uuid import UUID
 
 from jobq.errors import LockLost
 from jobq.journal.records import Attempt
-from jobq.servable import result_json
 from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Settlement
 from jobq_postgres.stored_text import bytes_of
 
@@ -71,13 +70,13 @@ CHECKPOINT: Final = f"""
 """  # noqa: S608
 COMPLETE: Final = f"""
     WITH x AS (
-        DELETE FROM jobq.task USING {_GIVEN}, $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bytea[])
-            AS u (seq, receipt, said, result, final, outcome, record, output)
+        DELETE FROM jobq.task USING {_GIVEN}, $4::text[], $5::text[], $6::text[], $7::bytea[])
+            AS u (seq, receipt, said, final, outcome, record, output)
         WHERE {_OURS}
         RETURNING task.seq, task.queue_id, task.id, task.batch_id, task.deliveries, task.started_at, u.receipt,
-            u.said, u.result, u.final, u.outcome, u.record, u.output),
+            u.said, u.final, u.outcome, u.record, u.output),
     answered AS (
-        {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, result = x.result, outcome = x.final
+        {_REMEMBER}, ended_at = clock_timestamp(), started_at = x.started_at, outcome = x.final
         {_KNOWN}),
     {_NOTED}
     SELECT seq FROM x
@@ -181,7 +180,6 @@ def settling(
     attempt: int | None = None,
     *,
     place: int | None = None,
-    keeps_result: bool = False,
 ) -> tuple[Any, ...]:
     """Return the verb that ends a delivery, and its values.
 
@@ -191,7 +189,6 @@ def settling(
         said: what distinguishes this settle from another one with the same receipt (S5).
         attempt: the delivery's number, for the journal; None = none is kept.
         place: where a release puts it; None = behind all others.
-        keeps_result: whether the result is kept with the id, for the service; the journal has its own.
     """
     if attempt is None:
         noted = _noted(None)
@@ -200,8 +197,8 @@ def settling(
     else:
         noted = _noted(settlement.record)
     match settlement:
-        case Complete(result):
-            return "complete", said, result_json(result) if keeps_result else None, settlement.final, *noted
+        case Complete():
+            return "complete", said, settlement.final, *noted
         case MoveToDeadLetters(reason, description):
             return "dead_letter", said, str(reason), bytes_of(description), *noted
     kept = place if isinstance(settlement, Release) else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from jobq.journal.records import Attempt
 from jobq.servable import PAGE_BYTES, Document, Kind, ListedTask
 from jobq_postgres.stored_text import text_of
 
@@ -24,11 +25,14 @@ _SHOW: Final = f"""
         extract(epoch FROM task.heartbeat_at)::float8 AS heartbeat,
         extract(epoch FROM task.expires_at)::float8 AS expires, extract(epoch FROM task.due)::float8 AS due,
         extract(epoch FROM coalesce(dead.died_at, submission.ended_at))::float8 AS processed,
-        submission.result, dead.reason, dead.description
+        last.attempt, last.record, last.output, dead.reason, dead.description
     FROM unnest($2::text[]) WITH ORDINALITY AS given (id, number)
     LEFT JOIN jobq.submission ON submission.queue_id = $1 AND submission.id = given.id
     LEFT JOIN jobq.task ON task.queue_id = $1 AND task.id = given.id
     LEFT JOIN jobq.dead ON dead.queue_id = $1 AND dead.id = given.id
+    LEFT JOIN LATERAL (
+        SELECT attempt, record, output FROM jobq.attempt WHERE submission.ended_at IS NOT NULL AND queue_id = $1
+        AND attempt.id = given.id ORDER BY attempt DESC LIMIT 1) AS last ON true
     ORDER BY given.number
 """  # noqa: S608 - constants of ours, every value is bound; so below
 _READ: Final = "SELECT value, version FROM jobq.document WHERE name = $1"
@@ -88,7 +92,8 @@ def _record(row: Any) -> ListedTask:
         must_heartbeat_before=row["expires"] if is_leased else None,
         due=row["due"],
         processed=row["processed"],
-        result=row["result"],
+        last=None if row["record"] is None else Attempt.decode(row["record"], row["attempt"]),
+        output="" if row["output"] is None else text_of(row["output"]),
         reason=row["reason"],
         description=None if row["description"] is None else text_of(row["description"]),
     )

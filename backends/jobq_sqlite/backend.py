@@ -221,7 +221,7 @@ class SqliteBackend:
         seq, number = unpacked(self.name, task_id, receipt)
         link = await self._linked()
         row = ClaimedRow(seq, task_id, body, 0, None, number)
-        return self._receiving.deliveries(link, [row], DATABASE.default_lease, served=True)[0]
+        return self._receiving.deliveries(link, [row], DATABASE.default_lease)[0]
 
     async def find(self, task_id: str) -> ListedTask | None:
         """Look at one task."""

@@ -68,7 +68,7 @@ class SqliteBatches:
     async def find(self, name: str) -> Batch:
         """Return it, counted, with its rate; what nobody has seen to of its end is done first.
 
-        That is what an older jobq has left, and what a worker held that died after it was asked to end it.
+        That is what a worker held that died after it was asked to end it.
         """
         found = await self._read(lambda database, queue, now: batch_sql.find_with_rate(database, queue, name, now))
         if found.is_to_be_finished:

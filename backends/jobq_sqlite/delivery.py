@@ -32,7 +32,6 @@ class SqliteDelivery(BaseDelivery):
         lease: the length that was granted.
         changed: called when something may have become ready, or will be sooner.
         queue: the queue's name, for a receipt that others may use (`jobq.servable`).
-        keeps_result: whether the result of the task is kept with its id, for the service to show.
         journaled: whether a journal is kept.
     """
 
@@ -44,7 +43,6 @@ class SqliteDelivery(BaseDelivery):
         changed: Callable[[], None],
         *,
         queue: str = "",
-        keeps_result: bool = False,
         journaled: bool = False,
     ) -> None:
         super().__init__(
@@ -57,7 +55,6 @@ class SqliteDelivery(BaseDelivery):
             cancel_requested=row.cancel_requested,
         )
         self._queue = queue
-        self._keeps_result = keeps_result
         self._connection = connection
         self._row = row
         self._changed = changed
@@ -77,12 +74,10 @@ class SqliteDelivery(BaseDelivery):
             settlement: how.
             said: what distinguishes it, where its values do not (`jobq.servable`).
         """
-        row, journaled, keeps_result = self._row, self.journaled, self._keeps_result
+        row, journaled = self._row, self.journaled
         body, said = self.body_after(settlement), said or settlement.key
         await self._run(
-            lambda database, now: task_sql.settle(
-                database, row, settlement, body, said, now, journaled=journaled, keeps_result=keeps_result
-            )
+            lambda database, now: task_sql.settle(database, row, settlement, body, said, now, journaled=journaled)
         )
         if isinstance(settlement, Requeue | Release):
             self._changed()

@@ -22,23 +22,7 @@ from jobq_sqlite.same_file import SameFile, other_name
 from jobq_sqlite.stops import Undisturbed
 from jobq_sqlite.task_sql import Now
 
-SCHEMA_VERSION: Final = 13
-# What each version added, in order: a file of an older one gets what it lacks, forward only, in one transaction.
-ADDED_BY: Final = {
-    1: "schema.sql",
-    2: "leases.sql",
-    3: "service.sql",
-    4: "journal.sql",
-    5: "identity.sql",
-    6: "checkpoints.sql",
-    7: "epochs.sql",
-    8: "workers.sql",
-    9: "pauses.sql",
-    10: "highest_epoch.sql",
-    11: "batches.sql",
-    12: "observations.sql",
-    13: "shapes.sql",
-}
+SCHEMA_VERSION: Final = 14  # of schema.sql; a change of that raises it
 APPLICATION_ID: Final = 0x6A6F6271  # "jobq"
 _BUSY_PAUSE_SECONDS: Final = 0.005
 _OLDEST_SQLITE: Final = (3, 24, 0)  # ON CONFLICT DO NOTHING
@@ -150,10 +134,10 @@ class StoreFile:
         # FULL: an acknowledged task survives the loss of power (S1). fullfsync is what that takes on macOS.
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA fullfsync = ON")
-        if _user_version(database) == 0 and not create:
-            raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
-        if _user_version(database) < SCHEMA_VERSION:
-            self._upgrade_schema(database)
+        if _user_version(database) == 0:
+            if not create:
+                raise QueueNotFound(f"{self.path} is empty; the first push fills it, or `jobq QUEUE create`")
+            self._make_schema(database)
 
     def _check_owner(self, database: sqlite3.Connection) -> None:
         # In this order: the tables and their mark are committed together, perhaps by another process just now.
@@ -161,27 +145,24 @@ class StoreFile:
         (application,) = database.execute("PRAGMA application_id").fetchone()
         if tables and application != APPLICATION_ID:
             raise StoreUnusable(f"{self.path} is an SQLite database of another program; name another file")
-        version = _user_version(database)
-        if version > SCHEMA_VERSION:
+        if (version := _user_version(database)) not in (0, SCHEMA_VERSION):
             raise StoreUnusable(
-                f"{self.path} has schema version {version}, this jobq knows {SCHEMA_VERSION}; upgrade jobq"
+                f"{self.path} has schema version {version}, and this jobq works with version {SCHEMA_VERSION} alone:"
+                " use the jobq that made it, or name another file"
             )
 
-    def _upgrade_schema(self, database: sqlite3.Connection) -> None:
+    def _make_schema(self, database: sqlite3.Connection) -> None:
         database.execute("BEGIN IMMEDIATE")  # two first pushes at once: the second finds it made
         try:
-            version = _user_version(database)
-            for added in range(version + 1, SCHEMA_VERSION + 1):
-                for statement in _statements_of(ADDED_BY[added]):
+            if _user_version(database) == 0:
+                for statement in _statements():
                     database.execute(statement)
-            if version == 0:
                 database.execute(
                     "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall, identity)"
                     " VALUES (1, ?, ?, ?, ?, lower(hex(randomblob(16))))",
                     (self.host.machine_id, self.host.boot_id, self.clock.boottime(), self.clock.wall()),
                 )
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            if version < SCHEMA_VERSION:
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             database.execute("COMMIT")
         except BaseException:
@@ -288,8 +269,8 @@ def _user_version(database: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _statements_of(file: str) -> list[str]:
-    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+def _statements() -> list[str]:
+    text = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
     bare = "\n".join(line.partition("--")[0] for line in text.splitlines())
     found, begun = [], ""
     for part in bare.split(";")[:-1]:

@@ -73,7 +73,7 @@ class QueueReceiver:
                 )
             )
             if rows:
-                return self.deliveries(link, rows, length, served=True)
+                return self.deliveries(link, rows, length)
         return await self.receive(len(receipts), lease, wait, receipts, room=room)
 
     async def receive(
@@ -109,7 +109,7 @@ class QueueReceiver:
         changed = self._changed  # taken before the claim: what changes after it wakes us
         found = await self._claim(link, max_tasks, length, receipts, worker_id, chooser)
         if not isinstance(found, NothingReady):
-            return self.deliveries(link, found, length, served=bool(receipts))
+            return self.deliveries(link, found, length)
         link.connection.watch(True)
         try:
             while clock.boottime() < end:
@@ -117,18 +117,16 @@ class QueueReceiver:
                 changed = self._changed
                 found = await self._claim(link, max_tasks, length, receipts, worker_id, chooser, look_first=True)
                 if not isinstance(found, NothingReady):
-                    return self.deliveries(link, found, length, served=bool(receipts))
+                    return self.deliveries(link, found, length)
         finally:
             link.connection.watch(False)
         return []
 
-    def deliveries(self, link: Link, rows: list[ClaimedRow], lease: timedelta, *, served: bool) -> list[SqliteDelivery]:
+    def deliveries(self, link: Link, rows: list[ClaimedRow], lease: timedelta) -> list[SqliteDelivery]:
         """Return claimed rows as deliveries."""
         journaled = self._keep is not None
         return [
-            SqliteDelivery(
-                link.connection, row, lease, self.wake, queue=self._name, keeps_result=served, journaled=journaled
-            )
+            SqliteDelivery(link.connection, row, lease, self.wake, queue=self._name, journaled=journaled)
             for row in rows
         ]
 

@@ -3,6 +3,7 @@
 import sqlite3
 from typing import Any, Final
 
+from jobq.journal.records import Attempt
 from jobq.servable import PAGE_BYTES, Document, Kind, ListedTask
 from jobq_sqlite.journal_writer import WAITS
 from jobq_sqlite.task_sql import DELETED, Now
@@ -17,8 +18,9 @@ _WHICH: Final = {
 # Their rows first, and each by itself until the page is full: a list that is sorted is not to hold what tasks run.
 _ROWS: Final = "SELECT seq FROM task WHERE queue_id = :queue AND {} AND id > :after ORDER BY id LIMIT :limit"
 _SHOW: Final = (
-    "SELECT id, state, deliveries, body, started_at, heartbeat_at, expires_at, available_at, finished_at, result,"
-    " reason, description FROM task WHERE queue_id = :queue"
+    "SELECT task.id, state, deliveries, body, started_at, heartbeat_at, expires_at, available_at, finished_at,"
+    " reason, description, attempt.record, attempt.output FROM task LEFT JOIN attempt"
+    " ON state = 'done' AND attempt.seq = task.seq AND attempt.attempt = task.deliveries WHERE task.queue_id = :queue"
 )
 
 
@@ -30,7 +32,7 @@ def page(
     tasks: list[ListedTask] = []
     size = 0
     for (seq,) in database.execute(_ROWS.format(_WHICH[kind]), values).fetchall():
-        row = database.execute(f"{_SHOW} AND seq = :seq", {"queue": queue, "seq": seq}).fetchone()
+        row = database.execute(f"{_SHOW} AND task.seq = :seq", {"queue": queue, "seq": seq}).fetchone()
         if row is None:  # it has gone meanwhile
             continue
         if len(tasks) == limit or size >= PAGE_BYTES:
@@ -42,7 +44,7 @@ def page(
 
 def find(database: sqlite3.Connection, queue: int, task_id: str, now: Now) -> ListedTask | None:
     """Return one task."""
-    row = database.execute(f"{_SHOW} AND id = :id", {"queue": queue, "id": task_id}).fetchone()
+    row = database.execute(f"{_SHOW} AND task.id = :id", {"queue": queue, "id": task_id}).fetchone()
     return None if row is None else _record(row, now)
 
 
@@ -69,7 +71,7 @@ def write_document(database: sqlite3.Connection, name: str, value: bytes, versio
 
 
 def _record(row: Any, now: Now) -> ListedTask:
-    id_, state, deliveries, body, started, heartbeat, expires, available, finished, result, reason, text = row
+    id_, state, deliveries, body, started, heartbeat, expires, available, finished, reason, text, last, output = row
     is_leased = state == "leased" and expires > now.boottime
     if (state == "leased" and not is_leased) or (state == "scheduled" and available <= now.wall):
         state = "ready"
@@ -83,7 +85,8 @@ def _record(row: Any, now: Now) -> ListedTask:
         must_heartbeat_before=now.wall + expires - now.boottime if is_leased else None,
         due=available if state == "scheduled" else None,
         processed=finished,
-        result=None if result is None else bytes(result),
+        last=None if last is None else Attempt.decode(last, deliveries),
+        output=output or "",
         reason=reason,
         description=text,
     )

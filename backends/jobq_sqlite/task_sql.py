@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from jobq.errors import LockLost, QueueNotFound
 from jobq.journal.retention import JournalCap
-from jobq.servable import result_json
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue, Settlement
 from jobq_sqlite import journal_writer
 from jobq_sqlite.shape_sql import ShapeChooser, claim_fitting, has_fitting
@@ -33,7 +32,7 @@ _CHECKPOINT: Final = (
     f" {_WHERE_OURS} AND (deliveries << 32) | ? >= checkpoint_order"
 )
 _COMPLETE: Final = (
-    f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, result = ?, outcome = ? {_WHERE_OURS}"
+    f"{_SETTLE} state = 'done', body = x'', checkpoint = NULL, finished_at = ?, outcome = ? {_WHERE_OURS}"
 )
 _BACK: Final = f"{_SETTLE} state = ?, available_at = coalesce(?, available_at), body = ? {_WHERE_OURS}"
 _DEAD_LETTER: Final = (
@@ -294,7 +293,6 @@ def settle(
     now: Now,
     *,
     journaled: bool = False,
-    keeps_result: bool = False,
 ) -> None:
     """End the delivery; one that goes back and is to be canceled has ended with that.
 
@@ -306,13 +304,11 @@ def settle(
         said: what distinguishes this settle (S5).
         now: the time.
         journaled: whether a journal is kept.
-        keeps_result: whether the result is kept with the id, for the service; the journal has its own.
     """
     try:
         match settlement:
-            case Complete(result):  # its id stays known for _IDS_KEPT_SECONDS
-                kept = result_json(result) if keeps_result else None
-                _fenced(database, row, now, _COMPLETE, (said, now.wall, kept, settlement.final))
+            case Complete():  # its id stays known for _IDS_KEPT_SECONDS
+                _fenced(database, row, now, _COMPLETE, (said, now.wall, settlement.final))
             case MoveToDeadLetters(reason, description):  # the body stays as it is
                 text = journal_writer.text_of(description)
                 _fenced(database, row, now, _DEAD_LETTER, (said, now.wall, str(reason), text))

@@ -103,7 +103,7 @@ def _run_and_commit(writers: list[Operation], database: sqlite3.Connection, file
     try:
         now = file.now_to_write(database)  # after the wait for the lock, so that no lease is judged by an old time (S4)
         now = now._replace(bulk_until=time.monotonic() + SECONDS_AT_ONCE)
-        added = batch_sql.advance(database, now)  # what an older jobq has left, and what a cancel has
+        added = batch_sql.advance(database, now)  # what a cancel has left
         for operation in writers:
             _run_one(operation, database, now)
         added = batch_sql.advance(database, now) or added

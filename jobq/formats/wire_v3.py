@@ -6,8 +6,8 @@ r"""Messages of wire version 3: the work as its producer wrote it, with what cha
 what was signed. A signature is DSSE's (https://github.com/secure-systems-lab/dsse): over the pre-authentication
 encoding of a type and that text. `state` is not signed; it holds the counters.
 
-`"ledger":"s7~5f0c12ab"` beside it names the book in which an Azure queue keeps what becomes of the task, from before it
-is queued until it has ended: only who writes that book may run it.
+`"ledger":"s7~5f0c12ab"` beside it names the book in which a Storage Queue keeps what becomes of the task, from before
+it is queued until it has ended: only who writes that book may run it.
 """
 
 import base64

@@ -74,7 +74,7 @@ class EndedAttempts:
         return cls(
             outcomes=_few({name: checked_count(number) for name, number in held["outcomes"].items()}),
             runs=_buckets(held["runs"]),
-            waits=_buckets(held.get("waits", ())),  # which an older jobq has not noted
+            waits=_buckets(held["waits"]),
             minutes=max(1, checked_count(held["minutes"])),
         )
 

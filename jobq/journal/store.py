@@ -81,8 +81,8 @@ def journal_of(backend: object) -> Journal:
     if not isinstance(backend, KeepsJournal):
         raise ConfigurationError(
             f"the service of queue {getattr(backend, 'name', '?')!r} keeps no journal, so nothing is known of a task"
-            " but that it waits or is dead; embedded, SQLite and PostgreSQL queues keep one, also over HTTP, and Azure"
-            " queues where JOBQ_JOURNAL=tables says so, for those who push and work: see docs/journal.md"
+            " but that it waits or is dead; embedded, SQLite and PostgreSQL queues keep one, also over HTTP, and a"
+            " Storage Queue where JOBQ_JOURNAL=tables says so, for those who push and work: see docs/journal.md"
         )
     if backend.journal is None:
         raise ConfigurationError("the journal is off: JOBQ_JOURNAL says so")

@@ -262,16 +262,6 @@ class RequeueRequest(Body):
     delay_seconds: Seconds = 0.0
     attempt: AttemptBody | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_version_before(cls, given: Any) -> Any:
-        """It sends the task, of which the counters count."""
-        if not isinstance(given, dict) or "counters" in given or not isinstance(given.get("task"), dict):
-            return given
-        rest = {name: value for name, value in given.items() if name != "task"}
-        state = given["task"].get("state")  # of one with a signature, beside what was signed
-        return rest | {"counters": (state if isinstance(state, dict) else given["task"]).get("counters", {})}
-
 
 class DeadLetterRequest(Body):
     """Give it up, by a caller who counts by itself."""

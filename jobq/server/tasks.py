@@ -216,10 +216,9 @@ def _shown(record: ListedTask) -> dict[str, Any]:
         "reason": record.reason,
         "description": record.description,
     }
-    if record.result is not None:
-        result = json.loads(record.result)
-        shown |= {name: result.get(name) for name in ("output", "exit_code", "value")}
-        shown["duration_seconds"] = result.get("duration")
+    if (last := record.last) is not None:
+        shown |= {"output": record.output, "exit_code": last.exit_code, "value": last.value}
+        shown["duration_seconds"] = 0.0 if last.started is None else last.ended - last.started
     if record.body:
         with contextlib.suppress(MalformedTask):
             task = Task.decode(record.body)

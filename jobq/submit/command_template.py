@@ -23,8 +23,7 @@ def pieces_of(name: str) -> re.Pattern[str]:
 
 _NAMED: Final = pieces_of(_NAME)
 PREFIX: Final = "PARAM_"  # of the variables
-FORMER_PREFIX: Final = "FANOUT_"  # of the same in `fanout`, for one version more
-_VARIABLE: Final = re.compile(rf"\$\{{?[#!]?((?:{PREFIX}|{FORMER_PREFIX})[A-Za-z0-9_]+)")
+_VARIABLE: Final = re.compile(rf"\$\{{?[#!]?({PREFIX}[A-Za-z0-9_]+)")
 _SHOWN: Final = 60  # characters of a word
 Values = Mapping[str, str | list[str]]
 
@@ -61,24 +60,15 @@ class ShellTemplate:
 
     Args:
         text: of the command.
-        takes_former: whether variables may have their former names. One that names none by its present name has those
-            alone, for what it starts too: its tasks, and their ids, are those that a version before has made.
-
-    Attributes:
-        prefixes: of its variables.
     """
 
-    def __init__(self, text: str, *, takes_former: bool = False) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        named = {
-            prefix for prefix in (PREFIX, FORMER_PREFIX) for name in _VARIABLE.findall(text) if name.startswith(prefix)
-        }
-        self.prefixes: Final = tuple(sorted(named)) or (FORMER_PREFIX,) if takes_former else (PREFIX,)
 
     def check(self, fields: Collection[str], many: str | None = None) -> None:
         """Raise InvalidTemplate for a variable that no record has, and for a field in braces: those are for argv."""
         names = [name for name in fields if name != many and re.fullmatch(_NAME, name)]
-        known = {prefix + name for prefix in self.prefixes for name in names}
+        known = {PREFIX + name for name in names}
         for variable in _VARIABLE.findall(self.text):
             if variable not in known:
                 there = ", ".join(f"${name}" for name in sorted(known)) + (', and the items are "$@"' if many else "")
@@ -99,7 +89,7 @@ class ShellTemplate:
         for name, value in values.items():
             if not isinstance(value, list):
                 if re.fullmatch(_NAME, name):  # no other can be written in a shell
-                    env |= {prefix + name: value for prefix in self.prefixes}
+                    env[PREFIX + name] = value
                 continue
             for number, item in enumerate(value, 1):
                 # Short names: the kernel takes 128 KiB of command, and a batch has up to 10 000 of them.

@@ -83,7 +83,7 @@ class TaskOptions:
     gpus: str | None = field(default=None, repr=False)
     mem: str | None = field(default=None, repr=False)
     needs: tuple[str, ...] | None = field(default=None, repr=False)
-    batch: str | None = field(default=None, repr=False)  # what earlier versions have begun is known by the others
+    batch: str | None = field(default=None, repr=False)  # a source says it by itself
 
     def task(self, **fields: Any) -> Task:
         """Return a task; raises MalformedTask."""

@@ -14,7 +14,6 @@ from jobq.settings import Settings
 from jobq.submit.resumable_file import WalkedFile
 
 LISTINGS: Final = "jobq.listings"  # the group of entry points: a callable(place, settings) -> Fetch of mappings
-KEYED: Final = "keyed"  # mark of a page whose records have identities: in versions before none had
 ROWS: Final = (
     "jobq.rows"  # by URL scheme: a callable(database, query, key) -> Fetch of rows, and what names the database
 )
@@ -115,7 +114,7 @@ def row_records(database: str, query: str, key: str) -> RecordSource:
 
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await rows(after, limit)
-        return Page([_row(row, key) for row in page.items], page.after, page.is_last, mark=KEYED)
+        return Page([_row(row, key) for row in page.items], page.after, page.is_last)
 
     return RecordSource(fetch=fetch, source={"data set": f"rows {place} {key} {query}"})
 
@@ -165,6 +164,6 @@ def blob_records(place: str, settings: Settings) -> RecordSource:
     async def fetch(after: Any, limit: int) -> Page[InputRecord]:
         page = await blobs(after, limit)
         found = [InputRecord(one["name"], one, f"blob {one['name']}", identity=one["name"]) for one in page.items]
-        return Page(found, page.after, page.is_last, mark=KEYED)
+        return Page(found, page.after, page.is_last)
 
     return RecordSource(fetch=fetch, source={"data set": f"blobs {place}"}, fields=frozenset({"name", "size"}))

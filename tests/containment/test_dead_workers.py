@@ -80,7 +80,7 @@ def dead_guardian_id() -> str:
     return worker_id
 
 
-@pytest.mark.parametrize("whose", ["dead", "living", "another place's", "of an older jobq", "adopted by another"])
+@pytest.mark.parametrize("whose", ["dead", "living", "another place's", "of another shape", "adopted by another"])
 def test_only_what_is_surely_left_is_killed(whose: str) -> None:
     """Another machine's id comes along where a scheduler hands on a task's environment."""
     worker_id = dead_guardian_id()
@@ -89,7 +89,7 @@ def test_only_what_is_surely_left_is_killed(whose: str) -> None:
     elif whose == "another place's":
         random, _, *rest = worker_id.split("-")
         worker_id = "-".join([random, "0" * 12, *rest])
-    elif whose == "of an older jobq":
+    elif whose == "of another shape":
         worker_id = worker_id.partition("-")[0]
     mark = marker()
     command = [*hostile("idle", mark)]

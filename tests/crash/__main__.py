@@ -1,8 +1,8 @@
 """Crash the embedded store wherever it writes: `python -m tests.crash [--json] [--every N] [--bug NAME] [PART ...]`.
 
-Parts are kills, power, migrations and migrations-power. Without one all are searched, and then each planted bug for, in
-one point of ten. With `--bug` the search ends at the first point that finds it. The exit code is 1 when something was
-wrong, or a planted bug was not found; 3 where no child can be traced.
+Parts are kills and power. Without one both are searched, and then each planted bug for, in one point of ten. With
+`--bug` the search ends at the first point that finds it. The exit code is 1 when something was wrong, or a planted bug
+was not found; 3 where no child can be traced.
 """
 
 import argparse
@@ -11,14 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from tests.crash import kills, power
 from tests.crash.kills import Point
 from tests.crash.planted import BUGS, FOUND_BY
-from tests.crash.subjects import migrations, verbs
+from tests.crash.subjects import verbs
 from tests.crash.tracer import missing
 from tests.crash.workload import Opens
 
@@ -28,12 +27,6 @@ _MEMORY: Final = Path("/dev/shm")  # a sync costs nothing there; what was synced
 PARTS: Final[dict[str, Callable[[Path, Sequence[Opens], int], Iterator[Point]]]] = {
     "kills": lambda folder, opens, every: kills.points(verbs(folder / "right", *opens), folder / "crash", every),
     "power": lambda folder, opens, every: power.points(verbs(folder / "right", *opens), folder / "crash", every),
-    "migrations": lambda folder, _, every: chain.from_iterable(
-        kills.points(each, folder / "crash", every) for each in migrations()
-    ),
-    "migrations-power": lambda folder, _, every: chain.from_iterable(
-        power.points(each, folder / "crash", every) for each in migrations()
-    ),
 }
 
 

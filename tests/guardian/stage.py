@@ -77,7 +77,7 @@ def worker_below(watcher: int) -> int:
     """Return the number of its worker: the one that the guardian was started beside, or a later one."""
     guardian = guardian_below(watcher)
     words = Path(f"/proc/{guardian}/cmdline").read_bytes().split(b"\0")
-    if b"--worker" in words:  # an older jobq's guardian starts each worker itself
+    if b"--worker" in words:
         first = int(words[words.index(b"--worker") + 1])
         if first in children(guardian) and state(first) not in "ZX":
             return first

@@ -180,8 +180,8 @@ async def test_tasks_of_one_id_keep_their_files_apart(tmp_path: Path, created: f
                 held.folder.close()
 
 
-async def test_files_that_an_older_version_has_saved_are_found_and_removed(tmp_path: Path) -> None:
-    """Its names say nothing of a task's life: each task that went on after an upgrade left an archive for ever."""
+async def test_files_of_another_life_are_found_and_removed(tmp_path: Path) -> None:
+    """As after a redrive: their names are of another life, and the checkpoint names them."""
     async with FolderStore(tmp_path / "store") as place:
         task = Task.new(command="true")
         for forgets in (False, True):

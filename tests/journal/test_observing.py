@@ -1,6 +1,5 @@
 """Noting how a queue is, over days: folded to hours, forgotten in time, whoever is killed half way."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -229,7 +228,7 @@ def test_steps_have_gaps_where_nobody_has_looked() -> None:
 
 
 def test_how_long_tasks_waited_is_added_up_and_kept() -> None:
-    """Beside how long they ran, of which it is independent; an older jobq noted nothing of it."""
+    """Beside how long they ran, of which it is independent."""
     both = EndedAttempts.sum([_COUNTED, EndedAttempts.of({"failed": 1}, [], [900.0])])
     assert (sum(both.runs), sum(both.waits), both.minutes) == (3, 3, 2)
     longest, half = both.waited_seconds(1.0), both.waited_seconds(0.5)
@@ -238,9 +237,4 @@ def test_how_long_tasks_waited_is_added_up_and_kept() -> None:
     assert 900 <= longest <= 1638.4, "as its bounds tell it"
     assert 25.6 < half <= 51.2
     assert EndedAttempts.decode(both.encode()) == both
-    held = json.loads(_COUNTED.encode())
-    del held["waits"]
-    older = EndedAttempts.decode(json.dumps(held))
-    assert older == replace(_COUNTED, waits=())
-    assert older.waited_seconds(0.5) is None
     assert EndedAttempts.sum([]) == EndedAttempts(outcomes={}, minutes=0)

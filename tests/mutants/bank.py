@@ -469,7 +469,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_http/backend.py",
         text='task.encode()[:-1] + b"," + strict_json.dumps(kept)[1:] if kept else task.encode()',
         wrong="task.encode()",
-        test="tests/service/test_batches.py::test_a_worker_of_a_version_before_runs_tasks_of_a_batch",
+        test="tests/service/test_batches.py::test_a_worker_is_handed_nothing_of_the_batch_and_its_ends_count",
     ),
     Mutant(
         name="what cannot be queued is let in to be run at the end of a batch",
@@ -477,13 +477,6 @@ BANK: Final[tuple[Mutant, ...]] = (
         text="_then(body, name, MOST_ROUND, place).checked()",
         wrong="_then(body, name, MOST_ROUND, place)",
         test="tests/service/test_batches.py::test_the_largest_task_that_an_end_may_add_can_be_run",
-    ),
-    Mutant(
-        name="what runs of all batches is taken for one's, where a service does not tell",
-        file="backends/jobq_http/journal.py",
-        text="[each for each in found if batch in (None, each.batch)]",
-        wrong="found",
-        test="tests/service/test_batches.py::test_an_older_service_says_no_batch_of_a_task",
     ),
     Mutant(
         name="a batch goes at the pace of the round before",
@@ -576,7 +569,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_http/connection.py",
         text='frozenset(response.headers.get(_CAPABILITIES_HEADER, "").split())',
         wrong='frozenset({"selects"})',
-        test="tests/service/test_claims_by_shape.py::test_a_service_of_a_version_before_hands_out_what_comes_first",
+        test="tests/service/test_claims_by_shape.py::test_a_service_that_does_not_select_hands_out_what_comes_first",
     ),
     Mutant(
         name="an answer that is too large is asked for again and again",

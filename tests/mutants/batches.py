@@ -25,20 +25,20 @@ BATCHES: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         name="what is deleted is not counted as gone (SQLite)",
-        file="backends/jobq_sqlite/batches.sql",
+        file="backends/jobq_sqlite/schema.sql",
         text="UPDATE batch SET gone = gone + 1",
         wrong="UPDATE batch SET gone = gone",
         test=f"{_SQLITE}::test_case[batch.what_is_deleted_is_counted_as_gone]",
     ),
     Mutant(
         name="a redrive begins no round (SQLite)",
-        file="backends/jobq_sqlite/batches.sql",
+        file="backends/jobq_sqlite/schema.sql",
         text="round = round + 1, finished_at = NULL",
         wrong="finished_at = NULL",
         test=f"{_SQLITE}::test_case[batch.a_redrive_begins_the_next_round]",
     ),
     Mutant(
-        name="what an older jobq has ended is looked after by nobody who is idle (SQLite)",
+        name="what somebody else has ended is looked after by nobody who is idle (SQLite)",
         file="backends/jobq_sqlite/task_sql.py",
         text="if is_noted or (ready",
         wrong="if (ready",

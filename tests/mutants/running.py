@@ -239,11 +239,11 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         test="tests/journal/test_checkpoint_files.py::test_tasks_of_one_id_keep_their_files_apart",
     ),
     Mutant(
-        name="an older version's checkpoint files stay for ever",
+        name="the files that a task had until now stay for ever",
         file="jobq/run/attempt/checkpoints.py",
         text="(self._fencing, 0) if name == former else ",
         wrong="",
-        test="tests/journal/test_checkpoint_files.py::test_files_that_an_older_version_has_saved_are_found_and_removed",
+        test="tests/journal/test_checkpoint_files.py::test_files_of_another_life_are_found_and_removed",
     ),
     Mutant(
         name="a late save undoes a newer cursor",

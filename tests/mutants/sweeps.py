@@ -16,13 +16,6 @@ SWEEPS: Final[tuple[Mutant, ...]] = (
         test="tests/cli/push/test_templates.py::test_a_field_beside_white_space_is_refused",
     ),
     Mutant(
-        name="a fanout with former names alone makes other tasks than before",
-        file="jobq/submit/command_template.py",
-        text="tuple(sorted(named)) or (FORMER_PREFIX,)",
-        wrong="tuple(sorted(named)) or (FORMER_PREFIX, PREFIX)",
-        test="tests/cli/push/test_templates.py::test_former_names_of_variables_serve_in_a_fanout",
-    ),
-    Mutant(
         name="the last name is slowest",
         file="jobq/submit/grid.py",
         text="for axis in reversed(self.axes):",

@@ -9,7 +9,7 @@ import pytest
 
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
-from jobq_postgres import PostgresBackend, migrations
+from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 
@@ -95,24 +95,6 @@ async def test_pushes_and_clears_at_once(database: Database) -> None:
         await asyncio.gather(go_round(first), go_round(second))
     assert len(seen) > 5
     assert sorted(set(seen)) == sorted(seen), "no token twice"
-
-
-async def test_a_database_of_version_5_begins_above_all_that_it_may_have_forgotten(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sections = migrations.sections()
-    body = Task.new(command="true", id="old", epoch=2).encode()
-    with monkeypatch.context() as former:
-        former.setattr(migrations, "sections", lambda: sections[:5])
-        await PostgresBackend(database.server(), "q").create()
-    database.run("INSERT INTO jobq.submission (queue_id, id) VALUES (1, 'old')")
-    database.run("INSERT INTO jobq.task (queue_id, id, body) VALUES (1, 'old', $1)", body)
-    async with PostgresBackend(database.server(), "q") as queue:
-        await queue.create()
-        assert (await take(queue)).fencing == (2, 0, 1), "what is there keeps its own"
-        await queue.clear()
-        await queue.push([Task.new(command="true", id="old")])
-        assert (await take(queue)).fencing.epoch > 29_000_000
 
 
 @pytest.mark.usefixtures("queue")

@@ -13,8 +13,7 @@ from jobq.errors import AccessDenied, ConfigurationError, QueueNotFound, StoreUn
 from jobq.resources.room import Room
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.task import Task
-from jobq_postgres import PostgresBackend, migrations
-from jobq_postgres.migrations import Section
+from jobq_postgres import PostgresBackend, schema
 from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, take, tasks
 from tests.postgres.test_command_line import jobq
@@ -28,7 +27,7 @@ async def test_create_is_safe_twice_and_by_many_at_once(database: Database) -> N
     handles = [handle(database, f"q{number % 2}") for number in range(8)]
     await asyncio.gather(*(each.create() for each in handles))
     await handles[0].create()
-    assert database.run("SELECT version FROM jobq.version") == [(migrations.wanted_version(),)]
+    assert database.run("SELECT version FROM jobq.version") == [(schema.VERSION,)]
     assert database.run("SELECT name FROM jobq.queue ORDER BY name") == [("q0",), ("q1",)]
     with pytest.raises(ConfigurationError, match="exists already"):
         await handles[0].create(exist_ok=False)
@@ -45,9 +44,10 @@ async def test_without_tables_the_queue_is_missing(database: Database) -> None:
             await backend.receive(1, None, NOW)
 
 
-@pytest.mark.parametrize(("version", "advice"), [(-1, "migrate it"), (99, "install a newer jobq")])
-async def test_other_versions_are_refused(database: Database, version: int, advice: str) -> None:
-    """A worker of an older or newer jobq says so, and touches nothing."""
+@pytest.mark.parametrize("version", [schema.VERSION - 1, schema.VERSION + 1])
+async def test_other_versions_are_refused(database: Database, version: int) -> None:
+    """A worker of another jobq says so, and touches nothing."""
+    advice = f"has version {version} of jobq's tables"
     async with handle(database) as backend:
         await backend.create()
         await backend.push(tasks(1))
@@ -56,45 +56,47 @@ async def test_other_versions_are_refused(database: Database, version: int, advi
         for call in (lambda: backend.push(tasks(1, "n")), lambda: backend.receive(1, None, NOW), backend.stats):
             with pytest.raises(StoreUnusable, match=advice):
                 await call()
-    if version > 0:
-        with pytest.raises(StoreUnusable, match=advice):
-            await handle(database).create()
+    with pytest.raises(StoreUnusable, match=advice):
+        await handle(database).create()
     assert database.run("SELECT count(*) FROM jobq.task") == [(1,)]
 
 
-async def test_migration_runs_only_what_is_missing_and_stops_older_workers(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Forward only: a worker that is connected notices at its next look, and its leases can still be settled."""
-    async with handle(database) as older:
-        await older.create()
-        await older.push(tasks(2))
-        held = await take(older)
-        await held.renew(LEASE)  # over a connection of its own, which is there before the migration
-        sections = migrations.sections()
-        sql = "CREATE TABLE jobq.added (x integer); INSERT INTO jobq.added VALUES (1)"
-        more = Section(len(sections) + 1, "a test", sql)
-        monkeypatch.setattr(migrations, "sections", lambda: (*sections, more))
-        await asyncio.gather(*(handle(database, f"n{number}").create() for number in range(4)))
-        monkeypatch.setattr(migrations, "sections", lambda: sections)
-        assert database.run("SELECT count(*) FROM jobq.added") == [(1,)]
-        assert database.run("SELECT version FROM jobq.version") == [(more.number,)]
-        with pytest.raises(StoreUnusable, match="newer jobq"):
-            await _receive_both(older)
+async def test_a_worker_that_is_connected_notices_other_tables(database: Database) -> None:
+    """At its next look; its leases can still be settled."""
+    async with handle(database) as worker:
+        await worker.create()
+        await worker.push(tasks(2))
+        held = await take(worker)
+        await held.renew(LEASE)  # over a connection of its own, which is there before
+        database.run("UPDATE jobq.version SET version = 99")
+        with pytest.raises(StoreUnusable, match="has version 99"):
+            await _receive_both(worker)
         await held.renew(LEASE)
         await held.settle(Complete(DONE))
 
 
-async def test_failed_migration_changes_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with handle(database) as backend:
-        await backend.create()
-    sections = migrations.sections()
-    broken = Section(len(sections) + 1, "broken", "CREATE TABLE jobq.half (x integer); SELECT 1/0")
-    monkeypatch.setattr(migrations, "sections", lambda: (*sections, broken))
-    with pytest.raises(Exception, match="division by zero"):
+async def test_tables_that_cannot_be_made_leave_nothing(database: Database) -> None:
+    database.run(
+        "CREATE SCHEMA jobq; CREATE FUNCTION jobq.current_epoch() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'"
+    )
+    with pytest.raises(Exception, match="already exists"):
         await handle(database).create()
-    assert database.run("SELECT version FROM jobq.version") == [(len(sections),)]
-    assert database.run("SELECT to_regclass('jobq.half')") == [(None,)]
+    assert database.run("SELECT to_regclass('jobq.version'), to_regclass('jobq.epoch')") == [(None, None)]
+
+
+async def test_a_new_database_waits_for_nobody(database: Database) -> None:
+    """A transaction of somebody else in the same database holds nothing up."""
+    other = await database.server().open("other")
+    try:
+        transaction = other.transaction(isolation="repeatable_read")
+        await transaction.start()
+        await other.fetch("SELECT 1")
+        async with asyncio.timeout(10), handle(database) as queue:
+            await queue.create()
+            await queue.push(tasks(1))
+        await transaction.rollback()
+    finally:
+        other.terminate()
 
 
 async def test_schema_of_someone_else_is_left_alone_and_an_empty_one_is_used(database: Database) -> None:

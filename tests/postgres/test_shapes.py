@@ -10,11 +10,11 @@ import pytest
 from jobq.batch_plan import Plan
 from jobq.errors import BackendUnavailable, ConfigurationError
 from jobq.formats.sizes import parse
-from jobq.resources.room import ResourceRequest, Room, Space
+from jobq.resources.room import Room, Space
 from jobq.resources.shapes import MOST_SHAPES, NO_SHAPE, rank
 from jobq.settlement import Complete
 from jobq.task import Task
-from jobq_postgres import PostgresBackend, migrations
+from jobq_postgres import PostgresBackend
 from jobq_postgres.add_tasks import NewTask
 from jobq_postgres.advance import Advanced
 from jobq_postgres.claim_sql import CLAIM_FITTING, SWEEP
@@ -99,29 +99,6 @@ async def test_a_push_that_asks_for_nothing_costs_one_statement(connection: Any)
     await pusher.push(connection, [call_of([NewTask.of(queue, each) for each in tasks(1)])])
     await pusher.push(Counting(), [call_of([NewTask.of(queue, each) for each in tasks(5, "more")])])
     assert sent == ["fetch"]
-
-
-async def test_what_was_ready_before_the_migration_is_handed_out_as_before(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It asks for nothing until it is pushed anew: who has no room for it gives it back."""
-    sections = migrations.sections()
-    with monkeypatch.context() as older:
-        older.setattr(migrations, "sections", lambda: sections[:11])
-        await handle(database).create()
-    for number, task in enumerate([*tasks(1, "asks", cpus=4), *tasks(1, "urgent", priority=3)]):
-        database.run("INSERT INTO jobq.submission (queue_id, id) VALUES (1, $1)", task.id)
-        values = task.id, -task.priority, task.encode()
-        database.run("INSERT INTO jobq.task (queue_id, id, rank, body) VALUES (1, $1, $2, $3)", *values)
-        assert database.run("SELECT count(*) FROM jobq.task") == [(number + 1,)]
-    async with handle(database) as queue:
-        await queue.create()
-        assert await queue.waiting_shapes()
-        assert {each.request for each in await queue.waiting_shapes()} == {ResourceRequest()}
-        await queue.push(tasks(1, "new", cpus=4, priority=2))
-        assert await taken(queue, room(cpus=1)) == ["urgent-00000"]
-        assert await taken(queue, room(cpus=1), 5) == ["asks-00000"]
-        assert await taken(queue, room(cpus=4)) == ["new-00000"]
 
 
 async def test_whoever_looks_is_shown_the_priority(database: Database, queue: PostgresBackend) -> None:

@@ -63,6 +63,7 @@ def test_a_task_from_its_push_to_its_end(api: Caller) -> None:
     api("PUT", f"/tasks/{task_id}/complete", done, 202)
     shown = api("GET", f"/tasks/{task_id}")
     assert (shown["state"], shown["output"], shown["exit_code"]) == ("done", "it went well", 0)
+    assert shown["duration_seconds"] == pytest.approx(1.5)
     assert before - 1 < shown["processed"] < time.time() + 1
     assert [each["id"] for each in api("GET", "/tasks/processed")["tasks"]] == [task_id]
     assert api("GET", "/tasks/started")["tasks"] == []

@@ -1,20 +1,16 @@
-"""Batches over HTTP: what the conformance suite does not see, from the refusals to a service that is older."""
+"""Batches over HTTP: what the conformance suite does not see."""
 
-import asyncio
 import base64
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobq.batch_plan import Plan
 from jobq.batches import Batch, BatchState
-from jobq.cli.display.queue_watch import unfinished_batches
 from jobq.errors import (
     AnswerLost,
     BatchNotFound,
@@ -25,7 +21,7 @@ from jobq.errors import (
     PushUnknown,
 )
 from jobq.settings import Settings
-from jobq.settlement import Complete, MoveToDeadLetters, Release
+from jobq.settlement import Complete, Release
 from jobq.spec import resolve
 from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.task import MAX_BODY_BYTES, Task
@@ -33,6 +29,9 @@ from jobq.testing.harness import DONE
 from jobq_http import HttpBackend, HttpConnection
 from tests.service.server import HttpServer
 from tests.support.tcp_proxy import TcpProxy, TcpStrike
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 NOW = timedelta(0)
 LOST = [TcpStrike.LOSE_ANSWER, TcpStrike.BREAK]
@@ -225,8 +224,10 @@ async def test_a_lost_answer_is_told_and_the_same_again_is_as_once(
     assert (await near.stats()).visible == (0 if verb == "begin" else 1), "one task at its end"
 
 
-async def test_a_worker_of_a_version_before_runs_tasks_of_a_batch(server: HttpServer, near: HttpBackend) -> None:
-    """What it is handed is what it was always handed; that it has ended counts all the same."""
+async def test_a_worker_is_handed_nothing_of_the_batch_and_its_ends_count(
+    server: HttpServer, near: HttpBackend
+) -> None:
+    """Batch and params are kept by the queue alone."""
     await near.batches.begin("s7", Plan())
     plain = Task.new(command="true", id="plain", batch="s7", params={"seed": 7})
     tasks = [plain, signed().with_bookkeeping({"batch": "s7", "params": {"lr": 0.1}})]
@@ -242,7 +243,7 @@ async def test_a_worker_of_a_version_before_runs_tasks_of_a_batch(server: HttpSe
     for each in held:
         receipt = {"receipt": each["receipt"]}
         path = f"/api/tasks/{each['id']}"
-        back = receipt | {"task": bodies[each["id"]] if each["id"] == "plain" else {"counters": {"ends": 1}}}
+        back = receipt | {"counters": {"ends": 1}}
         assert server.ask("PUT", f"{path}/requeue?queue={near.name}", back)[0] == 202
     for each in server.ask("POST", f"/api/tasks/next?queue={near.name}", claim)[1]["tasks"]:
         done = {"receipt": each["receipt"]}
@@ -279,83 +280,6 @@ async def test_a_number_that_no_json_of_ours_holds_is_no_param() -> None:
     for name in (1, None, True):
         with pytest.raises(MalformedTask):
             Task.new(command="true", params={name: 1})
-
-
-@asynccontextmanager
-async def older(answer: Callable[[bytes, dict[str, Any]], tuple[int, str, str]]) -> AsyncIterator[HttpBackend]:
-    """A queue of a service that answers each request with an error, by its path and its body."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"Content-Length: ([0-9]+)", head)
-        body = json.loads(await reader.readexactly(int(length[1]))) if length else {}
-        status, word, message = answer(head, body)
-        text = json.dumps({"error": {"code": word, "message": message}}).encode()
-        writer.write(b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nJobq-Service: 1\r\n" % status)
-        writer.write(b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(text) + text)
-        writer.close()
-
-    async with AsyncExitStack() as stack:
-        made = await stack.enter_async_context(await asyncio.start_server(serve, "127.0.0.1", 0))
-        url = f"http://127.0.0.1:{made.sockets[0].getsockname()[1]}"
-        yield await stack.enter_async_context(HttpBackend(HttpConnection(url), "demo"))
-
-
-def before_batches(head: bytes, body: dict[str, Any]) -> tuple[int, str, str]:
-    """Answer as a service that knows no batches; it took each task for a body, as stored."""
-    if b"/batches" in head:
-        return 404, "no_such_path", "there is nothing here; /openapi.json has what there is"
-    for number, task in enumerate(body["tasks"]):
-        try:
-            Task.decode(json.dumps(task).encode())
-        except MalformedTask as error:
-            return 400, "malformed_task", f"tasks.{number}.{error.where}: {error.what}"
-    raise AssertionError("it would have been taken")
-
-
-async def test_a_service_that_is_older_is_named() -> None:
-    """Whichever request is the first that it does not know; nothing was added."""
-    plain = Task.new(command="true")
-    async with older(before_batches) as queue:
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: queue.batches.begin("s7", Plan()),
-            lambda: queue.batches.find("s7"),
-            lambda: queue.batches.list("", 10),
-            lambda: queue.batches.members("s7", "", 10),
-            lambda: queue.push([plain, plain.copied({"batch": "s7"})]),
-            lambda: queue.push([plain.copied({"params": {"a": 1}})]),
-            lambda: queue.push([signed().with_bookkeeping({"batch": "s7"})]),
-        ]
-        for call in calls:
-            with pytest.raises(ConfigurationError, match=r"the service is older than .*; update it"):
-                await call()
-
-
-async def test_an_older_service_says_no_batch_of_a_task(near: HttpBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks at a queue goes on: no batch is known, nothing of one runs, and no rate is."""
-    await near.batches.begin("s7", Plan())
-    await near.push([Task.new(command="true", id=id_, batch="s7") for id_ in ("a", "b")])
-    dead, _ = await near.receive(2, None, NOW)
-    await dead.settle(MoveToDeadLetters("failures", ""))
-    ask = near._ask
-
-    def without(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: without(each) for name, each in value.items() if name not in ("batch", "rate")}
-        return [without(each) for each in value] if isinstance(value, list) else value
-
-    async def asked(*arguments: Any, query: dict[str, str] | None = None, **more: Any) -> Any:
-        return without(await ask(*arguments, query=without(query or {}), **more))
-
-    assert [each.batch for each in await near.dead_letters(2)] == ["s7"]
-    assert len(await near.journal.running(10, "s7")) == 1
-    monkeypatch.setattr(near, "_ask", asked)
-    assert [each.batch for each in await near.dead_letters(2)] == [None]
-    assert [each.batch for each in await near.journal.running(10)] == [None]
-    assert await near.journal.running(10, "s7") == []
-    assert (await near.batches.find("s7")).rate is None
-    async with older(before_batches) as queue:
-        assert await unfinished_batches(queue) == ()
 
 
 async def test_a_service_that_is_newer_may_say_more(near: HttpBackend, monkeypatch: pytest.MonkeyPatch) -> None:

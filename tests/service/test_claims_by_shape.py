@@ -1,4 +1,4 @@
-"""Claims over HTTP that say what there is room for: what is refused, what a lost one holds, and services of before."""
+"""Claims over HTTP that say what there is room for: what is refused, what a lost one holds, who does not select."""
 
 import asyncio
 import json
@@ -143,7 +143,7 @@ async def test_who_leaves_takes_nothing_more(server: HttpServer, near: HttpBacke
 
 @pytest.fixture
 async def before(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
-    """The same service as of a version that knows of no shapes."""
+    """The same service as of a store that does not select."""
     headers = {"Jobq-Service": "1"}
 
     async def answer(request: web.Request) -> web.Response:
@@ -176,7 +176,9 @@ async def before(server: HttpServer, queue: str) -> AsyncIterator[HttpBackend]:
             await runner.cleanup()
 
 
-async def test_a_service_of_a_version_before_hands_out_what_comes_first(near: HttpBackend, before: HttpBackend) -> None:
+async def test_a_service_that_does_not_select_hands_out_what_comes_first(
+    near: HttpBackend, before: HttpBackend
+) -> None:
     """The worker sees to what does not fit; and is not told that the service counts what waits."""
     await near.push([Task.new(command="true", id="large", cpus=4), Task.new(command="true", id="small", cpus=1)])
     assert near.capabilities.selects
@@ -191,7 +193,7 @@ async def test_a_service_of_a_version_before_hands_out_what_comes_first(near: Ht
         await before.waiting_shapes()
 
 
-async def test_a_client_of_a_version_before_gets_what_comes_first(server: HttpServer, near: HttpBackend) -> None:
+async def test_a_client_that_says_no_room_gets_what_comes_first(server: HttpServer, near: HttpBackend) -> None:
     await near.push([Task.new(command="true", id="large", cpus=4), Task.new(command="true", id="small", cpus=1)])
     claim = {"max_tasks": 2, "lease_seconds": 30.0, "raw": True}
     held = server.ask("POST", f"/api/tasks/next?queue={near.name}", claim)[1]["tasks"]

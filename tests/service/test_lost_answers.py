@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobq.errors import BackendUnavailable, ConfigurationError, MalformedTask, PushUnknown, SettlementUnknown
-from jobq.journal.records import Attempt
+from jobq.errors import BackendUnavailable, PushUnknown, SettlementUnknown
 from jobq.lease.store import Grant, Request
-from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq.task import Task, TaskResult
 from jobq_http import HttpBackend, HttpConnection
 from jobq_http.delivery import HttpDelivery
@@ -190,81 +189,18 @@ async def test_s7_who_leaves_gives_back_what_a_poll_that_it_gave_up_has_claimed(
         assert (await near.stats()).visible == 4, "that poll waits no more"
 
 
-@pytest.mark.parametrize("signed", [False, True])
-async def test_a_client_of_a_version_before_puts_back(
-    server: HttpServer, near: HttpBackend, queue: str, signed: bool
-) -> None:
-    """It sends the task, of which the counters count; workers of two versions may share a queue."""
+async def test_who_puts_back_sends_counters_and_no_task(server: HttpServer, near: HttpBackend, queue: str) -> None:
+    """Who may settle cannot change what runs."""
     await near.push([Task.new(command="true", id="old")])
     (held,) = await near.receive(1, LEASE, NOW)
     assert isinstance(held, HttpDelivery)
     task = json.loads(held.task.requeued(failures=1).encode())
-    planted = task | {"command": "echo planted"}
-    if signed:  # its counters stand beside the work (wire version 3)
-        planted = {"version": 3, "work": json.dumps(planted), "state": {"counters": planted["counters"]}}
-    sent = {"receipt": held._receipt, "task": planted, "delay_seconds": 0}
-    assert server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", sent)[0] == 202
-    (again,) = await near.receive(1, LEASE, NOW)
-    assert (again.task.counters.failures, again.task.command) == (1, "true")
-    receipt = {"receipt": again._receipt}  # type: ignore[attr-defined]
+    receipt = {"receipt": held._receipt}
     for counted, message in [
         ({}, "counters: Field required"),
         ({"counters": task["counters"], "task": task}, "task: Extra inputs are not permitted"),
-        ({"task": {"counters": {"ends": -1}}}, "counters.ends: "),
-        ({"task": 3}, "counters: Field required"),
+        ({"task": task}, "counters: Field required"),
+        ({"counters": {"ends": -1}}, "counters.ends: "),
     ]:
         status, refused = server.ask("PUT", f"/api/tasks/old/requeue?queue={queue}", receipt | counted)
         assert (status, message in refused["error"]["message"]) == (400, True), refused
-
-
-async def test_a_service_of_a_version_before_is_sent_the_task(near: HttpBackend) -> None:
-    """Its words are put into the way, since none of it runs here."""
-    await near.push([Task.new(command="true")])
-    (held,) = await near.receive(1, LEASE, NOW)
-    assert isinstance(held, HttpDelivery)
-    sent: list[dict[str, Any]] = []
-
-    class Before:
-        async def send(self, item: bytes, _seconds: float) -> None:
-            sent.append(json.loads(item))
-            if sent[-1]["verb"] == "requeue" and "task" not in sent[-1]:
-                raise MalformedTask("requeue.task: Field required")
-            if sent[-1]["verb"] == "release" and "delay_seconds" in sent[-1]:
-                raise MalformedTask("release.delay_seconds: Extra inputs are not permitted")
-
-    held._settles = Before()  # type: ignore[assignment]
-    await held.settle(Requeue(held.task.requeued(failures=1).counters, timedelta(seconds=2)))
-    assert [set(item) & {"task", "counters"} for item in sent] == [{"counters"}, {"task"}]
-    assert (sent[1]["task"]["counters"]["failures"], sent[1]["delay_seconds"]) == (1, 2.0)
-    await held.settle(Release())
-    assert "delay_seconds" not in sent[-1]
-    await held.settle(Release(timedelta(seconds=3), misfits=1))  # S7: uncharged, and told as what it is
-    assert [item["verb"] for item in sent[-2:]] == ["release", "requeue"]
-    assert (sent[-1]["task"]["counters"], sent[-1]["delay_seconds"]) == (
-        {"failures": 0, "preemptions": 0, "ends": 1},
-        3.0,
-    )
-    assert sent[-1]["attempt"]["outcome"] == "released"
-
-
-async def test_a_service_of_a_version_before_is_not_told_how_long_a_task_waited(near: HttpBackend) -> None:
-    """Its refusal costs a request more; nothing else of the report is lost."""
-    await near.push([Task.new(command="true")])
-    (held,) = await near.receive(1, LEASE, NOW)
-    assert isinstance(held, HttpDelivery)
-    sent: list[dict[str, Any]] = []
-
-    class Before:
-        async def send(self, item: bytes, _seconds: float) -> None:
-            sent.append(json.loads(item))
-            if "waited_seconds" in sent[-1].get("attempt", {}):
-                raise ConfigurationError("complete.attempt.waited_seconds: Extra inputs are not permitted")
-
-    held._settles = Before()  # type: ignore[assignment]
-    attempt = Attempt(attempt=1, outcome="succeeded", then="done", ended=2.0, started=1.0, waited=3.5)
-    await held.settle(Complete(TaskResult(exit_code=0), record=Record(attempt, "words")))
-    assert [item["attempt"].pop("waited_seconds", None) for item in sent] == [3.5, None]
-    assert sent[0] == sent[1]
-    assert sent[1]["attempt"]["output"] == "words"
-    await held.settle(Complete(TaskResult(exit_code=0)))
-    assert "attempt" not in sent[-1]

@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from jobq.task import Task, TaskResult
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend, StoreFile
 from jobq_sqlite.host import BootedHost, this_host
-from jobq_sqlite.open_file import ADDED_BY
 
 HOST = BootedHost("machine-a", "boot-1")
 LEASE = timedelta(seconds=10)
@@ -56,23 +54,6 @@ def states(path: Path) -> dict[str, str]:
 
 def intact(path: Path) -> bool:
     return ask(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def older_file(path: Path, version: int = 1, *, host: BootedHost = HOST, body: bytes = b"\0") -> None:
-    """Make a file as an older version made it, with a task in it."""
-    with closing(sqlite3.connect(path)) as database:
-        for number in range(1, version + 1):
-            database.executescript(files("jobq_sqlite").joinpath(ADDED_BY[number]).read_text())
-        database.executescript(
-            f"PRAGMA application_id = 1785684593; PRAGMA user_version = {version};"
-            "INSERT INTO host (only_row, machine_id, boot_id, boottime, wall)"
-            f" VALUES (1, '{host.machine_id}', '{host.boot_id}', 0, 0);"
-            "INSERT INTO queue (queue_id, name, created_at) VALUES (1, 'q', 0);"
-            f"INSERT INTO task (queue_id, id, state, available_at, body) VALUES (1, 't', 'ready', 0, x'{body.hex()}');"
-        )
-        if version >= 5:
-            database.execute("UPDATE host SET identity = lower(hex(randomblob(16)))")
-            database.commit()
 
 
 class Child:

@@ -1,4 +1,4 @@
-"""Batches in the file itself: what an older jobq leaves, what is done in steps, what is forgotten."""
+"""Batches in the file itself: what others leave, what is done in steps, what is forgotten."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ async def test_who_looks_at_it_looks_after_it_where_he_may(tmp_path: Path) -> No
 
 
 async def test_who_waits_looks_after_it_as_well(tmp_path: Path) -> None:
-    """A worker that waits for a task, and writes nothing, when a process of an older jobq ends the last one."""
+    """A worker that waits for a task, and writes nothing, when somebody else ends the last one."""
     async with backend(real_file(tmp_path / "jobs.db")) as queue:
         await queue.create()
         await queue.batches.begin("s7", _THEN)

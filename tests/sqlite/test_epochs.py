@@ -3,13 +3,11 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from jobq.backend import FencingNumber
 from jobq.settlement import Complete
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import SqliteBackend
-from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, older_file, tasks, virtual_file
+from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, tasks, virtual_file
 
 MONTH = 30 * 86400
 
@@ -63,16 +61,3 @@ async def test_pushes_and_clears_at_once(tmp_path: Path) -> None:
         await asyncio.gather(go_round(first), go_round(second))
     assert len(seen) > 20
     assert sorted(set(seen)) == sorted(seen), "no token twice"
-
-
-@pytest.mark.parametrize("version", range(1, 7))  # epochs came with 7
-async def test_a_file_of_an_older_version_begins_above_all_that_it_may_have_forgotten(
-    tmp_path: Path, version: int
-) -> None:
-    older_file(tmp_path / "jobs.db", version)
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.push(tasks(1, "new"))
-        first, *_ = await queue.receive(2, LEASE, NOW)
-        assert first.fencing == (0, 0, 1), "what is there keeps its own"
-        await queue.clear()
-        assert (await _token(queue)).epoch > 29_000_000

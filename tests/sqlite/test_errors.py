@@ -14,6 +14,7 @@ import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, JobqError, QueueNotFound, StoreUnusable
 from jobq.task import Task
+from jobq_sqlite.open_file import SCHEMA_VERSION
 from tests.sqlite import children
 from tests.sqlite.support import LEASE, NOW, Child, ask, backend, intact, real_file, states, tasks, virtual_file
 
@@ -100,11 +101,12 @@ async def test_database_of_another_program(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-async def test_newer_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+async def test_another_version_is_refused(tmp_path: Path, version: int) -> None:
     path = await _filled(tmp_path)
-    ask(path, "PRAGMA user_version = 99")
+    ask(path, f"PRAGMA user_version = {version}")
     async with backend(virtual_file(tmp_path)) as queue:
-        with pytest.raises(StoreUnusable, match=rf"{path} has schema version 99.*upgrade jobq"):
+        with pytest.raises(StoreUnusable, match=rf"{path} has schema version {version}"):
             await queue.stats()
 
 

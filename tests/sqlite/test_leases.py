@@ -1,4 +1,4 @@
-"""Named leases in the file: another boot, a file of an older version, and a commit that nobody can vouch for."""
+"""Named leases in the file: another boot, many who make the file, and a commit that nobody can vouch for."""
 
 import asyncio
 import uuid
@@ -12,7 +12,7 @@ from jobq.lease.store import Busy, Grant, LeaseState, Request
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import BootedHost
 from jobq_sqlite.open_file import SCHEMA_VERSION
-from tests.sqlite.support import HOST, NOW, ask, backend, intact, older_file, tasks, virtual_file
+from tests.sqlite.support import HOST, NOW, ask, backend, intact, tasks, virtual_file
 from tests.sqlite.test_unknown import Failing
 
 REBOOTED = BootedHost(HOST.machine_id, "boot-2")
@@ -47,15 +47,12 @@ async def test_reboot_ends_named_leases_in_time_and_keeps_tokens_cursors_and_con
             assert (again.token, again.cursor) == (2, "half")
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-async def test_an_older_file_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path, version: int) -> None:
+async def test_many_who_make_a_file_at_once_make_one(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    older_file(path, version)
     handles = [backend(virtual_file(tmp_path)) for _ in range(8)]
     answers = await asyncio.gather(*(_entered_and_asked(handle) for handle in handles))  # all at once
     assert sum(isinstance(answer, Grant) for answer in answers) == 1
     assert ask(path, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
-    assert ask(path, "SELECT id, checkpoint_order FROM task") == [("t", 0)]
     ((identity,),) = ask(path, "SELECT identity FROM host")
     assert len(identity) == 32
     assert intact(path)
@@ -65,13 +62,6 @@ async def _entered_and_asked(handle: object) -> Grant | Busy:
     async with handle as entered:  # type: ignore[attr-defined] # a backend
         answer: Grant | Busy = await entered.leases.acquire(request())
         return answer
-
-
-async def test_the_first_version_is_brought_up_to_date_by_any_verb(tmp_path: Path) -> None:
-    older_file(tmp_path / "jobs.db")
-    async with backend(virtual_file(tmp_path)) as queue:
-        assert (await queue.stats()).visible == 1
-        assert await queue.leases.list() == []
 
 
 @pytest.mark.parametrize("after", [False, True])

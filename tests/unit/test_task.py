@@ -343,7 +343,7 @@ def test_a_book_that_no_batch_has_is_refused(book: str) -> None:
 
 
 def test_misfits_are_written_where_there_are_some_and_count_for_nothing_else() -> None:
-    """S8, S7: what a version before writes and reads of other tasks is what it was."""
+    """S8, S7."""
     task = Task.new(command="true", needs=["a100"])
     assert b"misfits" not in task.requeued(failures=1).encode() + Task.new(command="true").encode()
     later = Task.decode(task.released(misfits=1).released(misfits=1).encode())

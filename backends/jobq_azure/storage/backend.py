@@ -356,7 +356,7 @@ class StorageQueueBackend:
         return QueueStats(visible=None, leased=None, scheduled=None, dead=dead, total=facts.messages, paused=paused)
 
     async def pause(self, mark: Pause) -> None:
-        """Hand nothing out: every worker sees it within a minute, those of an older jobq never."""
+        """Hand nothing out: every worker sees it within a minute."""
         await self._pause.set(mark)
 
     async def resume(self) -> Pause | None:

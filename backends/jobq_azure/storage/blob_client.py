@@ -7,12 +7,10 @@ What the service refuses because of its own lease on a blob is recognised by its
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jobq.errors import AccessDenied, LockLost
-from jobq_azure.common.errors import NoBlob, Unreadable, code_of, from_the_service, meaning
+from jobq_azure.common.errors import NoBlob, Unreadable, code_of, meaning
 
 if TYPE_CHECKING:  # the SDK of blobs is imported where `Account.blobs` is asked for
     from azure.core.exceptions import HttpResponseError
@@ -55,13 +53,11 @@ class Found:
         content: all of it.
         etag: changes with every write.
         lease_state: available, leased, expired, breaking or broken: the service's word.
-        date: the service's clock, in seconds since the epoch and in whole ones; None = it did not say.
     """
 
     content: bytes
     etag: str
     lease_state: str
-    date: float | None
 
 
 class BlobWire:
@@ -93,21 +89,14 @@ class BlobWire:
 
     async def read(self, name: str, key: str | None = None) -> Found:
         """Return a blob; raises NoBlob, or LockLost when it is not leased under the key."""
-        dates: list[float] = []
-
-        def hear(response: Any) -> None:
-            from_the_service(response)  # a hook of one request takes the place of the client's
-            if text := response.http_response.headers.get("Date"):
-                dates.append(parsedate_to_datetime(text).astimezone(UTC).timestamp())
 
         async def download() -> Found:
             more: dict[str, Any] = {} if key is None else {"lease": key}
-            stream = await self._blob(name).download_blob(raw_response_hook=hear, **more)
+            stream = await self._blob(name).download_blob(**more)
             return Found(
                 content=await stream.readall(),
                 etag=str(stream.properties.etag),
                 lease_state=str(stream.properties.lease.state or "available"),
-                date=dates[-1] if dates else None,
             )
 
         return await self._ask(download())

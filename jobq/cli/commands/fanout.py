@@ -21,8 +21,7 @@ _HELP: Final = """Queue one task for each record of a data set, or for each batc
 The records are the rows of a query (--sql, by a unique --key), the lines of a file (--lines) or the blobs of a
 container (--blobs). In the words after `--` fields in braces are filled in, and no shell is run; a value with a leading
 dash that could pass for an option is refused. A command for the shell, -c, stays as it is: values are its variables,
-written "$PARAM_name" within double quotes ($FANOUT_name in this version still), and the items of a batch its
-arguments, "$@".
+written "$PARAM_name" within double quotes, and the items of a batch its arguments, "$@".
 
 \b
 Fields of a record   rows: their columns; lines: line, number, offset; blobs: name, size
@@ -107,7 +106,7 @@ def fanout(
     from jobq.cli.submit.record_push import RecordPush  # noqa: PLC0415 - as above
     from jobq.cli.submit.sweep import show_first  # noqa: PLC0415 - as above
     from jobq.spec import parse  # noqa: PLC0415 - as above
-    from jobq.submit.command_template import FORMER_PREFIX, PREFIX, ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
+    from jobq.submit.command_template import ArgvTemplate, ShellTemplate  # noqa: PLC0415 - as above
     from jobq.submit.input_lines import TaskOptions, budgets_of  # noqa: PLC0415 - as above
     from jobq.submit.record_tasks import RecordTasks, named_by_record  # noqa: PLC0415 - as above
     from jobq.telemetry.push_tracing import traced_push  # noqa: PLC0415 - as above
@@ -115,9 +114,7 @@ def fanout(
     settings = read_settings(num_retries=num_retries)
     records = _records_of(ctx, sql, key, lines, blobs, settings)
     queue = parse(spec_of(ctx, settings))
-    template = ShellTemplate(command, takes_former=True) if command is not None else ArgvTemplate(program or ())
-    if command is not None and FORMER_PREFIX in command:
-        terminal.warn(f"{FORMER_PREFIX}name is {PREFIX}name now; the next version knows the former name no more")
+    template = ShellTemplate(command) if command is not None else ArgvTemplate(program or ())
     options = TaskOptions(
         timeout=timeout.total_seconds() if timeout is not None else None,
         priority=priority,

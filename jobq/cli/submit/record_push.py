@@ -1,7 +1,7 @@
 """The work of `push --grid`, `push --each` and `fanout`: pages of records into tasks, with a cursor or at one go."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable
 from dataclasses import dataclass, replace
 
 from jobq.cli.display import terminal
@@ -9,7 +9,7 @@ from jobq.cli.display.progress_bar import Bar
 from jobq.cli.interrupts import Interrupted
 from jobq.cli.submit.cursor_lease import CursorLease, saying_how_to_go_on
 from jobq.errors import JobqError, SourceChanged
-from jobq.lease.traversal import Page, Progress, Traversal
+from jobq.lease.traversal import Page, Traversal
 from jobq.submit.pusher import CHUNK_TASKS, Pusher
 from jobq.submit.record_sources import InputRecord
 from jobq.submit.record_tasks import RecordTasks, digest
@@ -56,7 +56,7 @@ class RecordPush:
             "options": digest(repr(replace(self.tasks.options, trace_context={}))),  # each run has another span
             **cursor.source,
         }
-        if self.tasks.options.batch is not None:  # versions before have begun without
+        if self.tasks.options.batch is not None:
             source["of the batch"] = self.tasks.options.batch
         file = records.file
         if file is not None and not accepts_changes:
@@ -73,7 +73,7 @@ class RecordPush:
                 earlier = walk.progress.handled
                 if earlier:
                     terminal.say(f"going on with {name} after {earlier} records")
-                await self._queue(_as_begun(walk), earlier)
+                await self._queue(walk, earlier)
                 if file is not None:
                     if not accepts_changes:
                         file.check_unchanged(walk.progress)
@@ -91,7 +91,7 @@ class RecordPush:
         # Whole batches, so that no page but the last ends within one.
         return self.tasks.batch * max(1, CHUNK_TASKS // self.tasks.batch)
 
-    async def _queue(self, pages: AsyncIterator[Page[InputRecord]], earlier: int) -> None:
+    async def _queue(self, pages: AsyncIterable[Page[InputRecord]], earlier: int) -> None:
         handled = earlier
         records = self.tasks.records
         with Bar("queueing", records.total) as bar:
@@ -101,17 +101,3 @@ class RecordPush:
                 handled += len(page.items)
                 position = page.after[0] if records.total and isinstance(page.after, list) else 0
                 bar.show_rate(position, handled, "records", earlier=earlier)
-
-
-async def _as_begun(walk: Traversal[InputRecord]) -> AsyncIterator[Page[InputRecord]]:
-    """Yield pages with the ids that they have already, where a version before may have queued the first in part."""
-    async for page in walk:
-        yield _without_identities(page) if _is_of_a_version_before(walk.progress) else page
-
-
-def _is_of_a_version_before(progress: Progress) -> bool:
-    return progress.mark is None and progress.handled > 0
-
-
-def _without_identities(page: Page[InputRecord]) -> Page[InputRecord]:
-    return replace(page, items=[replace(record, identity=None) for record in page.items])

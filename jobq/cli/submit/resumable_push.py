@@ -160,7 +160,4 @@ def _task_of(line: Line, template: TaskOptions, name: str) -> Task | None:
 def _fingerprint(template: TaskOptions) -> str:
     # Not where it was pushed from: each run of a tracing program has another span.
     fields: dict[str, Any] = {**asdict(template), "delay": None, "trace_context": {}}
-    for name in ("by_content", "cpus", "gpus", "mem", "needs", "batch"):  # versions before have begun without
-        if not fields[name]:
-            del fields[name]
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -101,7 +101,7 @@ async def _until_hopeless(
 ) -> AsyncIterator[None]:
     """Raise TimeoutError when the time is over, or when no record can be expected any more.
 
-    A journal beside an Azure queue is written after the settle: a worker that dies between the two, or writes none,
+    A journal beside a Storage Queue is written after the settle: a worker that dies between the two, or writes none,
     leaves no record for ever. A queue that holds nothing for two leases will bring none.
     """
     loop = asyncio.get_running_loop()

@@ -230,7 +230,7 @@ class AttemptCheckpoints:
         Args:
             archives: where they are.
             kept: which one stays.
-            former: the task's until now, also where an older version has named it.
+            former: the task's until now, also where it was named before a redrive.
         """
         last = (self._fencing, self._count)
         try:

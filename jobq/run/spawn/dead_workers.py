@@ -136,7 +136,7 @@ def _is_dead(worker_id: str) -> bool:
 def _are_dead(worker_id: str) -> bool:
     """Return whether all of its guards are."""
     ended = _ended(worker_id)
-    return len(ended) > 1 and all(ended)  # an older jobq named the guardian alone
+    return len(ended) > 1 and all(ended)  # an id of another shape says nothing of its watcher
 
 
 def _ended(worker_id: str) -> list[bool]:

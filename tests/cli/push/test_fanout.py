@@ -221,16 +221,6 @@ def test_rows_with_bytes_are_refused_or_left_out(jobq: Jobq) -> None:
     assert "goes with --lines" in jobq(*fanout, "--accept-changes", *run, code=2).err
 
 
-def test_a_fanout_that_was_begun_with_the_former_names_goes_on(jobq: Jobq) -> None:
-    """Its tasks are those that a version before has made, under their ids; one line says how they are called now."""
-    (jobq.folder / "f").write_text("a\n")
-    result = jobq("demo", "fanout", "n", "--lines", "f", "-c", 'echo "$FANOUT_line"')
-    assert result.err.count("FANOUT_name is PARAM_name now") == 1
-    (task,) = jobq.waiting()
-    assert (task.id, set(task.env)) == ("n.0.5d6e17fa8422", {"FANOUT_line", "FANOUT_number", "FANOUT_offset"})
-    assert "FANOUT" not in jobq("demo", "fanout", "n2", "--lines", "f", "-c", 'echo "$PARAM_line"').err
-
-
 def test_a_dry_run_shows_the_first_three_tasks(jobq: Jobq) -> None:
     (jobq.folder / "f").write_text("a\n\nb\nc\nd\n")
     fanout = ("demo", "fanout", "n", "--dry-run", "--lines", "f")

@@ -105,7 +105,6 @@ def test_what_is_refused_is_refused_before_anything_is_queued(jobq: Jobq) -> Non
         ((*grid, "--", "train"), 2, "has no field, so all tasks would be the same"),
         ((*grid, "-c", "train {lr}"), 2, 'write "$PARAM_lr" there'),
         ((*grid, "-c", 'train "$PARAM_ls"'), 2, "no variable $PARAM_ls; there are: $PARAM_index, $PARAM_lr"),
-        ((*grid, "-c", 'train "$FANOUT_lr"'), 2, "no variable $FANOUT_lr"),
         ((*grid, "--", "sh", "-c", "train {lr}"), 2, "word with white space"),
         ((*grid, "--", "ssh", "host", "train {lr}"), 2, "{lr} stands in a word with white space, 'train {lr}'"),
         ((*push, "--grid", "lr=1,2,-1", "--", "train", "{lr}"), 2, "--grid lr=-1: lr: its value begins with a dash"),

@@ -63,7 +63,7 @@ def test_a_last_line_without_its_end_is_taken_where_nobody_writes(jobq: Jobq) ->
 
 
 def test_a_line_that_was_noted_by_half_and_not_queued_may_be_completed(jobq: Jobq) -> None:
-    """A version before noted the size of the file as it was, also within a line; the name was refused for ever."""
+    """Else the name would be refused for ever."""
     file = jobq.folder / "f"
     file.write_text("".join(f"echo {number}\n" for number in range(500)) + '{"nonsense": 1}\necho e')
     os.utime(file, (0, 0))

@@ -96,7 +96,7 @@ def test_braces_around_anything_but_a_name_stay(word: str, filled: str) -> None:
 
 
 def test_a_field_in_a_command_for_the_shell_is_refused_and_told_how_to_write() -> None:
-    """Versions before filled it in: to leave it to the shell would run something else in silence."""
+    """To leave it to the shell would run something else in silence."""
     for text in ("echo {v}", "echo '{v}'", "echo {{v}}", "wc --x={v}", "echo $(({v}+1))"):
         with pytest.raises(InvalidTemplate, match=r'\{v\} is not filled in .* write "\$PARAM_v" there'):
             ShellTemplate(text).check({"v", "w"})
@@ -158,22 +158,3 @@ def test_a_field_beside_white_space_is_refused() -> None:
         with pytest.raises(InvalidTemplate, match=r"\{v\} stands in a word with white space, .* word of its own"):
             ArgvTemplate(["ssh", "host", word]).check({"v"})
     ArgvTemplate(["ssh", "host", "echo {{v}} $1", "{v}"]).check({"v"})
-
-
-def test_former_names_of_variables_serve_in_a_fanout() -> None:
-    """What names none by its present name has these alone: the task of the version before, under its id (ruling 20)."""
-    fields = {"v": "x", "w": "y"}
-    for text, names in (
-        ("echo $FANOUT_v", {"FANOUT_v", "FANOUT_w"}),
-        ("echo $PARAM_v", {"PARAM_v", "PARAM_w"}),
-        ("./script", {"FANOUT_v", "FANOUT_w"}),
-        ("HYPERPARAM_x=1 echo $FANOUT_v", {"FANOUT_v", "FANOUT_w"}),
-        ("""cat -- "$@" | wc -l""", {"FANOUT_v", "FANOUT_w"}),
-        ("echo $PARAM_v $FANOUT_w", {"FANOUT_v", "FANOUT_w", "PARAM_v", "PARAM_w"}),
-    ):
-        template = ShellTemplate(text, takes_former=True)
-        template.check(fields)
-        assert template.filled(fields)["env"].keys() == names
-    with pytest.raises(InvalidTemplate, match=r"no variable \$FANOUT_x; there are: \$FANOUT_v, \$FANOUT_w"):
-        ShellTemplate("echo $FANOUT_x", takes_former=True).check(fields)
-    assert ShellTemplate("./script").filled(fields)["env"].keys() == {"PARAM_v", "PARAM_w"}
