@@ -108,13 +108,13 @@ def test_a_file_that_the_disk_takes_late_is_whole_but_for_what_it_says(
         file.write(b"x" * 100_000)
     file.close()
     assert path.read_bytes() == b"x" * 200_000 + b"\n[jobq: 200000 bytes are missing here: the disk was too slow]\n"
-    file._thread.join(10)
+    file.join(10)
     assert file.is_written
     file.write(b"late")
     file.close()
     full = LogFile(Path("/dev/full"))
     full.write(b"x")
-    full._thread.join(10)
+    full.join(10)
     full.write(b"more")
     full.close()
     assert [record.getMessage() for record in caplog.records] == [
