@@ -1,4 +1,4 @@
-"""What tests let befall requests: statuses, lost requests and answers, latency, throttling, detached links."""
+"""What tests let befall requests: statuses, lost requests and answers, delays, detached links."""
 
 import asyncio
 import math
@@ -128,7 +128,7 @@ async def test_management_and_settlement_can_fail_over_amqp() -> None:
         await settle(receiver, "completed", got.lock_token)
 
 
-async def test_latency_delays_both() -> None:
+async def test_a_delay_is_one_over_both() -> None:
     async with (
         emulator_of() as emulator,
         rest_of(emulator) as rest,
@@ -137,7 +137,7 @@ async def test_latency_delays_both() -> None:
     ):
         put(emulator, "a")
         (got,) = await receiver.receive_messages(1)
-        emulator.faults.latency = 0.3
+        emulator.faults.plan(Fault(delay=0.3), count=2)
         start = time.monotonic()
         await rest.send("b")
         await receiver.renew_message_lock(got)

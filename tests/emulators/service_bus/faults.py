@@ -101,11 +101,9 @@ class Faults:
 
     Attributes:
         seed: of those that come by chance.
-        latency: real seconds that every request takes longer.
     """
 
     seed: int = 0
-    latency: float = 0.0
     _plans: list[_Plan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -139,9 +137,8 @@ class Faults:
         self._plans.append(_Plan(fault, matches, count, chance))
 
     def clear(self) -> None:
-        """Forget all plans, and the latency."""
+        """Forget all plans."""
         self._plans.clear()
-        self.latency = 0.0
 
     @property
     def hits(self) -> int:
@@ -154,8 +151,8 @@ class Faults:
             if plan.left > 0 and plan.matches(request) and self._random.random() < plan.chance:
                 plan.left -= 1
                 plan.hits += 1
-                return Fault(plan.fault.status, plan.fault.drop, plan.fault.delay + self.latency)
-        return Fault(delay=self.latency) if self.latency else NO_FAULT
+                return plan.fault
+        return NO_FAULT
 
 
 def _features(request: Request) -> tuple[Operation, Via, str]:
