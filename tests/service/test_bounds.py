@@ -216,7 +216,15 @@ def _store(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["memory", "sqlite", "http", "postgres"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("memory", marks=pytest.mark.night),
+        "sqlite",
+        "http",
+        pytest.param("postgres", marks=pytest.mark.night),
+    ],
+)
 def test_what_one_door_lets_in_the_next_does_not_refuse(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -232,7 +240,15 @@ def test_what_one_door_lets_in_the_next_does_not_refuse(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["memory", "sqlite", "http", "postgres"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("memory", marks=pytest.mark.night),
+        "sqlite",
+        "http",
+        pytest.param("postgres", marks=pytest.mark.night),
+    ],
+)
 def test_the_largest_task_of_each_kind_passes_each_door(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.check, pytest.mark.skipif(sys.platform != "linux", rea
 
 CANARY = f"canary-{secrets.token_hex(8)}"  # of this run of the tests: others may start workers just now
 SECRETS = {"AZURE_CLIENT_SECRET": CANARY, "JOBQ_HTTP_TOKEN": CANARY}
-STARTS = 10
 # Root reads what it likes, unless it was started without the right to: CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON.
 DROP = "[ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) for capability in (19, 21, 38)]"
 AS_ANYBODY = (sys.executable, "-c", f"import ctypes, os, sys; {DROP}; os.execv(sys.argv[1], sys.argv[1:])")
@@ -92,9 +91,12 @@ def neighbour(jobq: Jobq) -> Iterator[list[str]]:
     ],
     ids=["guardian", "no guardian", "library"],
 )
-def test_a6_what_a_worker_starts_shows_its_secrets_at_no_moment(jobq: Jobq, how: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("starts", [2, pytest.param(10, marks=pytest.mark.night)])
+def test_a6_what_a_worker_starts_shows_its_secrets_at_no_moment(
+    jobq: Jobq, how: str, words: tuple[str, ...], starts: int
+) -> None:
     with neighbour(jobq) as seen:
-        for _ in range(STARTS):
+        for _ in range(starts):
             jobq.fill(Task.new(command="true"))
             process = started(jobq, str(HERE / "unseen_start.py"), how, *words)
             said = process.communicate(json.dumps(SECRETS).encode(), timeout=60)[0].decode()
