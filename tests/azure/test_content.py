@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from xml.sax.saxutils import escape
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
@@ -42,6 +42,7 @@ _BESIDE = st.builds(
 )
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(_BODIES)
 def test_any_body_comes_back(body: bytes) -> None:
     text = text_of(body)
@@ -50,12 +51,14 @@ def test_any_body_comes_back(body: bytes) -> None:
     assert MessageContent.read(_through_xml(MessageContent(body).text())) == MessageContent(body)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(_BODIES, _BESIDE)
 def test_what_stands_beside_comes_back(body: bytes, beside: MessageNotes) -> None:
     content = MessageContent(body, beside)
     assert MessageContent.read(_through_xml(content.text())) == content
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 def test_any_text_of_strangers_is_read(text: str) -> None:
     assert MessageContent.read(text).body == (body_of(text))
@@ -63,6 +66,7 @@ def test_any_text_of_strangers_is_read(text: str) -> None:
     assert MessageContent.read("#jobq " + text + "\nbody").body is not None
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.text(alphabet="a&<>\"'\u00e4\U0001f600\n"))
 def test_size_is_what_goes_over_the_wire(text: str) -> None:
     assert size_of(text) == len(escape(text).encode())

@@ -30,6 +30,7 @@ def _of(state: TaskState, **fields: object) -> TaskRecord:
     return TaskRecord(id="some.task", state=state, attempt=1, at=1.0, **fields)  # type: ignore[arg-type] # as given
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(pattern=st.text("ab[]!*?-", max_size=8), text=st.text("ab[]!-", max_size=6))
 @settings(max_examples=2000)
 @example(pattern="[]a]b", text="]b")
@@ -41,6 +42,7 @@ def test_a_needle_is_in_all_that_its_pattern_takes(pattern: str, text: str) -> N
         assert needles.holder in text
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(words=_WORDS, cut=st.integers(0, 40), is_open=st.booleans(), is_signed=st.booleans(), is_ascii=st.booleans())
 def test_what_runs_has_its_needle_in_its_body(
     words: list[str], cut: int, is_open: bool, is_signed: bool, is_ascii: bool
@@ -58,6 +60,7 @@ def test_what_runs_has_its_needle_in_its_body(
     assert needles.records == ()
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(host=_TEXT, program=_TEXT, code=st.integers(0, 255), is_signal=st.booleans(), cut=st.integers(0, 40))
 def test_how_it_ended_has_its_needles_in_its_record(
     host: str, program: str, code: int, is_signal: bool, cut: int
@@ -77,6 +80,7 @@ def test_how_it_ended_has_its_needles_in_its_record(
     assert needles.body == ""
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(words=_TEXT, code=st.integers(0, 255), is_signal=st.booleans(), cut=st.integers(0, 40))
 def test_why_it_is_dead_has_its_needles_in_its_description(words: str, code: int, is_signal: bool, cut: int) -> None:
     """Folded as it is: what stands for numbers, ids and paths is no part of a needle."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
@@ -46,6 +46,7 @@ COUNTS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple)
 IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]{0,99}", fullmatch=True)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.tuples(NUMBERS, COUNTS), st.tuples(NUMBERS, COUNTS), IDS)
 def test_s1_a_name_stands_for_one_original_and_one_step_and_for_no_id(
     one: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]], task_id: str
@@ -56,6 +57,7 @@ def test_s1_a_name_stands_for_one_original_and_one_step_and_for_no_id(
     assert all(len(name) <= 128 for name in names)  # by the service
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(NUMBERS, IDS)
 def test_s1_each_way_back_of_one_message_has_a_name_of_its_own(number: int, task_id: str) -> None:
     task, original = Task.new(command="true", id=task_id), Original(number)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
@@ -77,6 +77,7 @@ def test_refuses_and_says_what_and_where(body: bytes, says: str) -> None:
     assert len(str(caught.value)) < 300, "a hostile message must not flood the log"
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_task_or_malformed(body: bytes) -> None:
     """L4: nothing else may come out, whatever a stranger sends."""
@@ -95,6 +96,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(JSON)
 def test_any_json_is_a_task_or_malformed(value: object) -> None:
     body = json.dumps({"version": 2, "id": "a", "kwargs": value}).encode()
@@ -107,6 +109,7 @@ def test_any_json_is_a_task_or_malformed(value: object) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(
     work=st.one_of(
         st.fixed_dictionaries({"command": TEXT}),

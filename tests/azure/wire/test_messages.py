@@ -4,7 +4,7 @@ import math
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
@@ -34,12 +34,14 @@ _SPECIAL = [
 ]
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(_LEGAL)
 def test_any_text_is_written_as_xml(text: str) -> None:
     """Read by a parser that is not ours alone: it turns what is not escaped into something else."""
     assert (ET.fromstring(written(text)).findtext("MessageText") or "") == text
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(_LEGAL)
 def test_the_limit_is_counted_as_it_is_written(text: str) -> None:
     frame = len(written(""))

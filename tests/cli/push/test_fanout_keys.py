@@ -1,14 +1,10 @@
 """`fanout --sql` of a table that changes: a row is known again by its key, wherever it stands meanwhile (S8)."""
 
 import contextlib
-import hashlib
-import json
 import sqlite3
 
 import pytest
 
-from jobq.backend import Backend
-from jobq.task import Task
 from tests.cli.conftest import Jobq
 
 FANOUT = ("demo", "fanout", "n", "--sql", "u.db", "SELECT k, name FROM u", "--key", "k")
@@ -51,24 +47,6 @@ def test_a_row_that_is_deleted_moves_no_other_to_another_id(jobq: Jobq, saved: s
     execute(jobq, "DELETE FROM u WHERE k = 500", "UPDATE u SET name = 'renamed' WHERE k = 501")
     assert "going on with n after 500 records" in jobq(*FANOUT, *ECHO).err
     assert rows(jobq) == [*(f"row {number}" for number in range(1200)), "renamed"], "which is another task"
-
-
-def test_a_page_that_a_version_before_has_queued_is_not_queued_again(jobq: Jobq, saved: str) -> None:
-    """Its ids were of place and words; of the page behind its cursor it may have queued any part."""
-
-    async def push(backend: Backend) -> None:
-        tasks = []
-        for number in range(500, 900):
-            words = json.dumps([["echo", f"row {number}"]]).encode()
-            digest = hashlib.blake2b(words, digest_size=6).hexdigest()
-            tasks.append(Task(id=f"n.{number}.{digest}", argv=("echo", f"row {number}")))
-        await backend.push(tasks)
-
-    jobq.inside(push)
-    cursor(jobq, json.dumps(json.loads(saved) | {"mark": None}))
-    jobq(*FANOUT, *ECHO)
-    assert rows(jobq) == [f"row {number}" for number in range(1200)]
-    assert [len(task.id) for task in jobq.waiting()[1000:]] == 200 * [len("n.") + 24], "and the next by their keys"
 
 
 def test_keys_that_look_alike_are_others(jobq: Jobq) -> None:

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.run.process.line_splitter import MAX_LINE_BYTES, LineSplitter, OutputLine, Tail, WholeLines
@@ -27,11 +27,13 @@ def cut(output: bytes, places: list[int]) -> list[bytes]:
     return [output[start:end] for start, end in pairwise(edges)]
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(OUTPUT, st.lists(st.integers(min_value=0), max_size=8), st.integers(min_value=1, max_value=12))
 def test_any_chunking_gives_the_lines_of_one_chunk(output: bytes, places: list[int], max_bytes: int) -> None:
     assert split(*cut(output, places), max_bytes=max_bytes) == split(output, max_bytes=max_bytes)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(OUTPUT)
 def test_byte_by_byte_gives_the_lines_of_a_regular_expression(output: bytes) -> None:
     parts = re.split(rb"(\r\n|\r|\n)", output)
@@ -44,6 +46,7 @@ def test_byte_by_byte_gives_the_lines_of_a_regular_expression(output: bytes) -> 
     assert split(*(bytes([byte]) for byte in output)) == expected
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(OUTPUT, st.lists(st.integers(min_value=0), max_size=8))
 def test_settling_at_any_place_loses_and_adds_no_line(output: bytes, places: list[int]) -> None:
     splitter = LineSplitter()
@@ -86,6 +89,7 @@ def test_a_line_of_exactly_the_limit_is_whole() -> None:
     assert split(b"abcd\n", max_bytes=4) == [("abcd", False)]
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.lists(OUTPUT, max_size=20), st.integers(min_value=0, max_value=40))
 def test_tail_is_the_end_of_everything(chunks: list[bytes], max_bytes: int) -> None:
     tail = Tail(max_bytes)
@@ -96,6 +100,7 @@ def test_tail_is_the_end_of_everything(chunks: list[bytes], max_bytes: int) -> N
     assert len(tail.text().encode()) <= max_bytes
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(st.text(st.sampled_from("aé€🦀"), max_size=60), st.integers(min_value=0, max_value=70))
 def test_tail_of_good_text_is_cut_between_characters(output: str, limit: int) -> None:
     tail = Tail(50)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobq.errors import MalformedTask
@@ -133,6 +133,7 @@ def test_the_breaker_gives_a_task_back_with_its_budgets_whole() -> None:
 KINDS = st.sampled_from(["failed", "timed_out", "crashed", "preempted", "silent", "released"])
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(
     st.lists(KINDS, min_size=60, max_size=60),
     st.integers(0, 4),
@@ -170,6 +171,7 @@ def test_backoff_doubles_to_its_bound_with_full_jitter() -> None:
     assert min(Backoff(jitter=random.Random(seed)).delay(1) for seed in range(300)) < timedelta(seconds=0.2)
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(
     kind=st.sampled_from(OutcomeKind),
     failures=st.integers(0, 4),
