@@ -30,9 +30,8 @@ def _of(state: TaskState, **fields: object) -> TaskRecord:
     return TaskRecord(id="some.task", state=state, attempt=1, at=1.0, **fields)  # type: ignore[arg-type] # as given
 
 
-@settings(deadline=None)  # a machine may be busy
 @given(pattern=st.text("ab[]!*?-", max_size=8), text=st.text("ab[]!-", max_size=6))
-@settings(max_examples=2000)
+@settings(max_examples=2000, deadline=None)
 @example(pattern="[]a]b", text="]b")
 @example(pattern="[!]a]b", text="bb")
 def test_a_needle_is_in_all_that_its_pattern_takes(pattern: str, text: str) -> None:
