@@ -159,7 +159,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         file="jobq/run/worker/receive.py",
         text="self._was_served, denied_since = True, None",
         wrong="raise",
-        test="tests/sb/test_put_off.py::test_l4_a_fresh_worker_comes_to_what_waits_behind_what_is_put_off",
+        test="tests/process/test_worker_faults.py::test_l4_what_was_put_back_whole_is_no_outage",
     ),
     Mutant(
         name="a neighbour speaks for a task whose token it has read",

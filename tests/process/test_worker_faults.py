@@ -11,7 +11,7 @@ import pytest
 
 from jobq.backend import Delivery
 from jobq.clock import SystemClock
-from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound
+from jobq.errors import AllPutBack, BackendUnavailable, ConfigurationError, QueueNotFound
 from jobq.run.spawn.asyncio_spawner import AsyncioSpawner
 from jobq.run.spawn.guardian_spawner import GuardianSpawner
 from jobq.run.stopping import Stopping
@@ -119,6 +119,27 @@ async def test_lives_through_a_broker_that_refuses(stage: Stage) -> None:
     report = await worker
     assert (report.succeeded, report.exit_code) == (2, 0)
     assert len(stage.told("worker.receive_failed")) == 2
+
+
+async def test_l4_what_was_put_back_whole_is_no_outage(tmp_path: Path) -> None:
+    """A fresh worker comes to what waits behind it; it paused longer and longer, and ended with 75."""
+
+    class Puts(MemoryBackend):
+        left = 12
+
+        async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+            self.left -= 1
+            if self.left >= 0:
+                raise AllPutBack("nothing but tasks that cannot be handed out here")
+            return list(await super().receive(max_tasks, lease, wait))
+
+    async with Puts(Router(SystemClock()), "stage") as backend:
+        await backend.create()
+        stage = Stage(backend, Faults(), tmp_path)
+        await stage.push("true")
+        report = await stage.work()
+    assert (report.succeeded, report.exit_code) == (1, 0)
+    assert not stage.told("worker.receive_failed")
 
 
 async def test_a_lost_answer_to_complete_is_asked_again_and_counts_once(stage: Stage) -> None:
