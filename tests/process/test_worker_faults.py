@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,11 +128,11 @@ async def test_l4_what_was_put_back_whole_is_no_outage(tmp_path: Path) -> None:
     class Puts(MemoryBackend):
         left = 12
 
-        async def receive(self, max_tasks: int, lease: timedelta | None, wait: timedelta) -> list[Delivery]:
+        async def _receive(self, *asked: Any) -> list[Delivery]:
             self.left -= 1
             if self.left >= 0:
                 raise AllPutBack("nothing but tasks that cannot be handed out here")
-            return list(await super().receive(max_tasks, lease, wait))
+            return await super()._receive(*asked)
 
     async with Puts(Router(SystemClock()), "stage") as backend:
         await backend.create()
@@ -139,6 +140,7 @@ async def test_l4_what_was_put_back_whole_is_no_outage(tmp_path: Path) -> None:
         await stage.push("true")
         report = await stage.work()
     assert (report.succeeded, report.exit_code) == (1, 0)
+    assert backend.left < 0
     assert not stage.told("worker.receive_failed")
 
 
