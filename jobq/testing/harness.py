@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from jobq.backend import Backend, Capabilities, Delivery
-from jobq.settlement import MoveToDeadLetters
+from jobq.settlement import MoveToDeadLetters, Release
 from jobq.task import Task, TaskResult, new_id
 from jobq.testing.clock import SteppedClock
 from jobq.testing.fault_script import Faults
@@ -117,12 +117,16 @@ class Bench:
         assert len(found) == 1, "a task that must be visible was not received"
         return found[0]
 
-    async def take_id(self, task_id: str, *, lease: timedelta | None = None) -> Delivery:
-        """Receive until this task comes; whatever else comes stays leased."""
+    async def take_id(self, task_id: str, *, lease: timedelta | None = None, gives_back: bool = False) -> Delivery:
+        """Receive until this task comes; whatever else comes stays leased, or is given back once it has come."""
+        others: list[Delivery] = []
         for _ in range(100):
             delivery = await self.take(lease=lease)
             if delivery.id == task_id:
+                for other in others if gives_back else ():
+                    await other.settle(Release())
                 return delivery
+            others.append(delivery)
         raise AssertionError(f"task {task_id} was not received among 100")
 
     async def take_all(self, count: int) -> list[Delivery]:
