@@ -34,7 +34,7 @@ POSTGRES: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_postgres/claim_sql.py",
         text='more="AND numbered.number <= numbered.fit_together"',
         wrong='more=""',
-        test=f"{_SHAPES}test_claims_with_different_rooms_share_and_miss_nothing",
+        test="tests/backends/test_shapes.py::test_claims_with_different_rooms_share_and_miss_nothing",
     ),
     Mutant(
         name="one that is to be taken alone, and that others hold, stands before what fits (PostgreSQL)",

@@ -38,6 +38,12 @@ async def proxy(database: Database) -> AsyncIterator[TcpProxy]:
 
 
 @pytest.fixture
+def far(database: Database, proxy: TcpProxy) -> PostgresBackend:
+    """The same queue through the proxy, not yet entered."""
+    return PostgresBackend(database.through(proxy.port).server(), "q")
+
+
+@pytest.fixture
 async def queue(database: Database) -> AsyncIterator[PostgresBackend]:
     """A queue in a fresh database."""
     async with PostgresBackend(database.server(), "q") as made:

@@ -12,7 +12,6 @@ from jobq.errors import AnswerLost, BackendUnavailable, PushUnknown, SettlementU
 from jobq.server.error_responses import refused_for
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from jobq_postgres import PostgresBackend
-from tests.postgres.server import Database
 from tests.postgres.support import DONE, LEASE, NOW, receipt, take, tasks
 from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
     from jobq.testing.harness import Verb
 
 pytestmark = pytest.mark.check
-
-
-@pytest.fixture
-def far(database: Database, proxy: TcpProxy) -> PostgresBackend:
-    return PostgresBackend(database.through(proxy.port).server(), "q")
 
 
 @pytest.mark.parametrize("count", [1, 500])  # one statement; COPY, where the answer that is lost is the COMMIT's

@@ -1,18 +1,16 @@
-"""Claims by what there is room for: no shape is lost between pushes, and no task between rooms."""
+"""Claims by what there is room for, where PostgreSQL has a way of its own; tests/backends has the rest."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from jobq.batch_plan import Plan
-from jobq.errors import BackendUnavailable, ConfigurationError
+from jobq.errors import BackendUnavailable
 from jobq.formats.sizes import parse
 from jobq.resources.room import Room, Space
-from jobq.resources.shapes import MOST_SHAPES, NO_SHAPE, rank
-from jobq.settlement import Complete
+from jobq.resources.shapes import rank
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from jobq_postgres.add_tasks import NewTask
@@ -24,14 +22,10 @@ from jobq_postgres.push import GroupPush, call_of
 from jobq_postgres.queue_admin import PEEK
 from jobq_postgres.shape_sql import COUNT_WAITING, READY_RANKS, SHAPES, WantedShapes
 from tests.postgres.server import Database
-from tests.postgres.support import DONE, LEASE, NOW, take, tasks
+from tests.postgres.support import LEASE, NOW, tasks
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 pytestmark = pytest.mark.check
-
-_ORPHANS = """
-    SELECT id FROM jobq.task WHERE rank > 1::bigint << 39
-    AND (rank + (1::bigint << 39)) >> 40 NOT IN (SELECT shape FROM jobq.shape)
-"""
 
 
 def room(cpus: float = 0, total: float | None = None, **more: Any) -> Room:
@@ -49,13 +43,6 @@ async def _advance(_connection: Any) -> Advanced:
 
 async def taken(queue: PostgresBackend, what: Room, most: int = 1) -> list[str]:
     return [each.id for each in await queue.receive_fitting(what, most, LEASE, NOW)]
-
-
-async def together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run all; the first failure ends the others."""
-    async with asyncio.TaskGroup() as group:
-        for work in works:
-            group.create_task(work)
 
 
 @pytest.fixture
@@ -113,114 +100,6 @@ async def test_whoever_looks_is_shown_the_priority(database: Database, queue: Po
     }
 
 
-async def test_a_call_that_is_refused_fails_no_other_of_its_group(queue: PostgresBackend) -> None:
-    """Nor one whose shapes there is room for behind it: all are asked at once, so they share statements."""
-    await queue.push([task for cpus in range(1, MOST_SHAPES) for task in tasks(1, f"s{cpus}", cpus=cpus)])
-    calls = [
-        queue.push(tasks(1, "first", cpus=1)),
-        queue.push([*tasks(1, "two", cpus=1001), *tasks(1, "more", cpus=1002), *tasks(1, "plain")]),
-        queue.push(tasks(1, "last", cpus=1003)),
-        queue.push(tasks(1, "beside")),
-        queue.push(tasks(1, "other", cpus=1004)),
-        queue.push(tasks(1, "same", cpus=1003)),
-    ]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert [isinstance(answer, ConfigurationError) for answer in answers] == [False, True, False, False, True, False]
-    assert "cpus=1002" in str(answers[1])
-    assert (await queue.stats()).visible == MOST_SHAPES - 1 + 4
-
-
-async def test_pushes_of_the_same_new_shape_at_once_make_one(database: Database, queue: PostgresBackend) -> None:
-    """In opposite orders, beside pushes of the same ids: none is refused, and none waits in a circle."""
-    await queue.push(tasks(1))
-
-    async def push(number: int) -> None:
-        async with handle(database) as mine:
-            for start in range(3):
-                same = [task for cpus in range(1, 5) for task in tasks(1, f"{start}-{cpus}", cpus=cpus + 4 * start)]
-                await mine.push(same if number % 2 else same[::-1])
-
-    await together(*(push(number) for number in range(8)))
-    assert database.run("SELECT count(*), max(shape) FROM jobq.shape") == [(12, 12)]
-    assert database.run("SELECT newest_shape FROM jobq.queue") == [(12,)]
-    assert {each.count for each in await queue.waiting_shapes()} == {1}
-    assert database.run(_ORPHANS) == []
-
-
-async def test_no_shape_is_dropped_under_a_push_that_uses_it(database: Database, queue: PostgresBackend) -> None:
-    """While a full queue drops what nobody uses, for new ones, others push what it may be dropping just then."""
-    await queue.push([task for cpus in range(1, MOST_SHAPES + 1) for task in tasks(1, f"s{cpus}", cpus=cpus)])
-    await queue.clear()
-
-    async def make(first: int) -> None:
-        connection = await database.server().connect("ends them")
-        async with handle(database) as mine:
-            for cpus in range(first, first + 60):
-                await mine.push(tasks(1, f"n{cpus}", cpus=cpus))
-                await connection.execute("DELETE FROM jobq.task WHERE id = $1", f"n{cpus}-00000")
-        await connection.close()
-
-    async def push(prefix: str) -> None:
-        async with handle(database) as mine:
-            for cpus in range(1, 61):
-                await mine.push(tasks(1, f"{prefix}{cpus}", cpus=cpus))
-
-    await together(make(1001), make(2001), *(push(f"o{number}-") for number in range(4)))
-    assert database.run(_ORPHANS) == []
-    assert sorted(each.count for each in await queue.waiting_shapes()) == [4] * 60
-
-
-@pytest.mark.usefixtures("queue")
-async def test_claims_with_different_rooms_share_and_miss_nothing(database: Database) -> None:
-    """S1, S3: seven handles, pushes on the way, batches of every size: each task once, and where it fits."""
-    seen: list[str] = []
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"cpus": 1},
-        {"cpus": 2},
-        {"cpus": 4},
-        {"cpus": 2, "mem": "1G"},
-        {"needs": ["eu"]},
-    ]
-    rooms = [
-        room(1),
-        room(2),
-        room(4),
-        room(4, tags=["eu"]),
-        room(2, 4, reserves_after=0.01),
-        room(1, tags=["eu"]),
-        None,
-    ]
-
-    async def work(number: int, what: Room | None) -> None:
-        async with handle(database) as mine:
-            while True:
-                most, wait = 1 + number * 2, timedelta(seconds=1.5)
-                receive = mine.receive(most, LEASE, wait) if what is None else None
-                found = await (receive or mine.receive_fitting(what or Room(), most, LEASE, wait))
-                if not found:
-                    return
-                asked = [each.task.resources.cpus or 0 for each in found if each.task.resources]
-                assert what is None or len(found) == 1 or sum(asked) <= what.free.cpus, asked
-                seen.extend(each.id for each in found)
-                await asyncio.gather(*(each.settle(Complete(DONE)) for each in found))
-
-    async def push(prefix: str) -> None:
-        async with handle(database) as mine:
-            for number in range(12):
-                await mine.push(
-                    [
-                        task
-                        for kind, asked in enumerate(kinds)
-                        for task in tasks(4, f"{prefix}-{number}-{kind}", priority=number % 3, **asked)
-                    ]
-                )
-
-    await together(push("a"), push("b"), *(work(number, what) for number, what in enumerate(rooms)))
-    assert len(seen) == len(set(seen)) == 2 * 12 * 4 * len(kinds)
-    assert database.run("SELECT count(*) FROM jobq.task") == [(0,)]
-
-
 @pytest.mark.parametrize("seconds", [None, 0.0])
 async def test_what_others_hold_is_passed_over(queue: PostgresBackend, connection: Any, seconds: float | None) -> None:
     """However much of what comes first that is, and what was to be taken alone, too: what is behind is handed out."""
@@ -233,50 +112,30 @@ async def test_what_others_hold_is_passed_over(queue: PostgresBackend, connectio
         assert await taken(queue, room(4)) == []
 
 
-async def test_the_overtaken_one_is_written_once(database: Database, queue: PostgresBackend) -> None:
-    """A claim that takes another one for want of room writes no more than that it did, and only when that is new."""
-    await queue.push([*tasks(1, "large", cpus=8), *tasks(5, "small", cpus=1)])
-    noted = "SELECT overtaken_seq, overtaken_since, xmin::text FROM jobq.shape WHERE request LIKE '%8000%'"
-    what = room(4, 8, reserves_after=3600.0)
-    assert await taken(queue, what.copied({"reserves_after": None})) == ["small-00000"]
-    ((seq, _, _),) = database.run(noted)
-    assert seq is None
-    assert await taken(queue, what) == ["small-00001"]
-    first = database.run(noted)
-    assert first[0][:2] != (None, None)
-    assert await taken(queue, what) == ["small-00002"]
-    assert database.run(noted) == first
-
-
-async def test_what_does_not_fit_costs_who_waits_no_claim(database: Database, queue: PostgresBackend) -> None:
-    """It is woken by what fits, and by each note that may be that: of a shape that it has not heard of."""
+async def test_what_does_not_fit_costs_who_waits_no_claim(
+    queue: PostgresBackend, far: PostgresBackend, proxy: TcpProxy
+) -> None:
+    """It is woken by what fits; of notes of what it has not heard of, a few; else by its own look each second."""
     await queue.push(tasks(1, "first", cpus=8))
-    async with handle(database) as waiter:
-        waiting = asyncio.create_task(waiter.receive_fitting(room(1), 1, LEASE, timedelta(seconds=30)))
-        links = await waiter._linked()
-        sent = 0
-        claim = links.claim
+    sent = list[bytes]()
 
-        def counted(*values: Any, **named: Any) -> Any:
-            nonlocal sent
-            sent += 1
-            return claim(*values, **named)
+    def count(piece: bytes) -> bool:
+        sent.append(piece)
+        return False
 
-        links.claim = counted  # type: ignore[method-assign] # counts
-        async with asyncio.timeout(20):
-            while not links.claimer._shapes.keys() - {NO_SHAPE}:
-                await asyncio.sleep(0.01)
-        began, noted = sent, links.claimer.notes
+    proxy.strike(TcpStrike.BREAK, count)
+    async with far:
+        assert await far.receive_fitting(room(1), 1, LEASE, NOW) == []
+        waiting = asyncio.create_task(far.receive_fitting(room(1), 1, LEASE, timedelta(seconds=30)))
+        await proxy.until(lambda: b"LISTEN" in b"".join(sent))
+        await queue.push(tasks(1, "more", cpus=8))
+        began = len(sent)
         for number in range(100):
             await queue.push(tasks(1, f"more{number}", cpus=8))
-        async with asyncio.timeout(20):
-            while links.claimer.notes < noted + 100:
-                await asyncio.sleep(0.01)
-        assert not waiting.done()
-        assert sent - began < 20  # by its own look each second alone
         await queue.push(tasks(1, "new", cpus=1))
-        (found,) = await asyncio.wait_for(waiting, 5)
+        (found,) = await asyncio.wait_for(waiting, 5)  # and so the notes before it have come
         assert found.id == "new-00000"
+        assert len(sent) - began < 40
 
 
 async def test_new_shapes_are_found_without_a_notification(queue: PostgresBackend, connection: Any) -> None:
@@ -297,32 +156,6 @@ async def test_new_shapes_are_found_without_a_notification(queue: PostgresBacken
     await queue.push(tasks(1, "third", cpus=3))
     assert await found() == ["third-00000"]
     assert await found() == []
-
-
-async def test_tasks_at_the_end_of_a_batch_ask_for_what_they_say(database: Database, queue: PostgresBackend) -> None:
-    """And where they would be one shape too many, the batch ends all the same: they are handed out to anyone."""
-    for number, name in enumerate(("one", "two")):
-        then = Task.new(command="true", id=f"jobq.then.{name}", cpus=16 + number)
-        await queue.batches.begin(name, Plan(then=(then.encode().decode(),)))
-    await queue.batches.seal("one")
-    assert await taken(queue, room(1)) == []
-    assert await taken(queue, room(16)) == ["jobq.then.one.1"]
-    await queue.push([task for cpus in range(1, MOST_SHAPES) for task in tasks(1, f"s{cpus}", cpus=cpus / 100)])
-    await queue.batches.seal("two")
-    assert await taken(queue, Room()) == ["jobq.then.two.1"]
-    assert database.run("SELECT count(*) FROM jobq.shape") == [(MOST_SHAPES,)]
-
-
-async def test_who_takes_nothing_but_shapes_takes_no_plain_task(queue: PostgresBackend) -> None:
-    """Before there is any shape, too: of such a room nothing is asked of the index."""
-    await queue.push(tasks(3))
-    counted = room(0, 1, counts_slots=True)
-    assert await taken(queue, counted) == []
-    assert await taken(queue, room(2, counts_slots=True), 5) == ["t-00000", "t-00001"]
-    await queue.push(tasks(1, "part", mem="1G"))
-    assert await taken(queue, counted) == []
-    assert await taken(queue, counted.copied({"reserves_after": 0.0})) == [], "a plain task is first"
-    assert (await take(queue)).id == "t-00002"
 
 
 async def test_first_shape_that_comes_behind_the_sweep_is_no_plain_task(

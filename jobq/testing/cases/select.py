@@ -137,6 +137,18 @@ async def none_is_reserved_before_it_was_overtaken_for_long(bench: Bench) -> Non
 
 
 @case("selects")
+async def one_is_overtaken_since_it_was_first(bench: Bench) -> None:
+    """However often it is overtaken again: else a busy queue would never come to it."""
+    large = await _pushed(bench, cpus=8)
+    small = [await _pushed(bench, cpus=2) for _ in range(3)]
+    room = Room(free=Space(cpus=4 * UNIT), total=Space(cpus=8 * UNIT), reserves_after=_HOUR)
+    assert await _taken(bench, room) == small[0]
+    await bench.clock.advance(1.5)
+    assert await _taken(bench, room) == small[1]
+    assert await _taken(bench, room.copied({"reserves_after": 1.5})) == large
+
+
+@case("selects")
 async def what_never_fits_is_not_reserved(bench: Bench) -> None:
     """Nor what would overtake: only the first in order is waited for."""
     await _pushed(bench, cpus=16)
