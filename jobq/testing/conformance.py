@@ -39,6 +39,8 @@ _MODULES: Final = (
     "hasten",
     "select",
     "batch",
+    "journal",
+    "cancel",
     "views",
     "observations",
     "poison",

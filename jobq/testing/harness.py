@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from jobq.backend import Backend, Capabilities, Delivery
+from jobq.journal.records import TaskRecord
+from jobq.journal.store import journal_of
 from jobq.settlement import MoveToDeadLetters, Release
 from jobq.task import Task, TaskResult, new_id
 from jobq.testing.clock import SteppedClock
@@ -148,6 +150,22 @@ class Bench:
         """Wait until what is written beside the queue is there (`journal_lags`)."""
         if self.capabilities.journal_lags:
             await self.clock.advance(1.0)
+
+    async def heard(self) -> None:
+        """Wait until what runs has looked for requests that are written beside the queue (`journal_lags`)."""
+        if self.capabilities.journal_lags:
+            await self.clock.advance(self.lease.total_seconds() / 4 + 0.5)  # as often as it is renewed
+
+    async def record(self, task_id: str) -> TaskRecord:
+        """Return where a task is, as another handle sees it."""
+        await self.recorded()
+        (found,) = await journal_of(await self.handle()).find([task_id])
+        return found
+
+    @property
+    def long_lease(self) -> timedelta:
+        """One that outlasts whatever is looked at meanwhile on a slow machine."""
+        return min(timedelta(minutes=1), self.capabilities.max_lease or timedelta.max)
 
     async def peeks_none(self, *, leased: int = 0) -> None:
         """See that nothing is shown that could be received; some services show what is leased, too."""

@@ -310,7 +310,7 @@ async def canceled_it_ends_what_waits_and_asks_what_runs(bench: Bench) -> None:
     assert canceled.is_canceled
     assert await _counts(bench, "s7") == counts_of({"running": 1, "canceled": 3})
     await _stays(bench, "s7", BatchState.SEALED)
-    await _asked(bench)
+    await bench.heard()
     assert (await running.renew(bench.lease)).cancel
     await running.settle(Requeue(running.task.counters.raised(preemptions=1), timedelta(0)))
     ended = await _finished(bench, "s7")
@@ -357,7 +357,7 @@ async def what_is_put_back_while_a_batch_is_canceled_is_canceled_too(bench: Benc
     assert (found.round, found.is_canceled, dict(found.counts)) == (
         1, True, counts_of({"running": 1, "dead": 1, "canceled": 1})
     )  # fmt: skip
-    await _asked(bench)
+    await bench.heard()
     assert (await running.renew(bench.lease)).cancel
     await running.settle(Complete(DONE))
     assert (await _finished(bench, "s7")).is_canceled
@@ -453,7 +453,7 @@ async def a_task_says_its_batch_wherever_it_is(bench: Bench) -> None:
     assert [each.name for each in await batches.list("", 10)] == ["s7", "s8"]
     journal = backend.journal if isinstance(backend, KeepsJournal) else None
     if journal is not None:
-        await _asked(bench)
+        await bench.heard()
         found = {each.id: each.batch for each in await journal.find([other.id, done, dead, runs, waits])}
         assert found == {other.id: None, **dict.fromkeys((done, dead, runs, waits), "s7")}, found
         assert {each.id: each.batch for each in await journal.running(10)} == {other.id: None, runs: "s7"}
@@ -506,12 +506,6 @@ def _of(bench: Bench) -> Batches:
 
 async def _counts(bench: Bench, name: str) -> dict[str, int]:
     return dict((await batches_of(await bench.handle()).find(name)).counts)
-
-
-async def _asked(bench: Bench) -> None:
-    """Wait until what is written beside the queue is there, and what runs has looked at it (`journal_lags`)."""
-    if bench.capabilities.journal_lags:
-        await bench.clock.advance(bench.lease.total_seconds() / 4 + 0.5)  # as often as it is renewed
 
 
 async def _stays(bench: Bench, name: str, state: BatchState) -> None:

@@ -402,7 +402,7 @@ async def a_batch_has_pages_of_its_own(bench: Bench) -> None:
     await done.settle(Complete(DONE))
     dead = await bench.take_id(mine[1], gives_back=True)
     await dead.settle(MoveToDeadLetters("failures", "no"))
-    await bench.take_id(mine[2], lease=_long(bench), gives_back=True)  # it runs for as long as is looked
+    await bench.take_id(mine[2], lease=bench.long_lease, gives_back=True)  # it runs for as long as is looked
     await bench.recorded()
     for size in (1, 2, 100):
         found = await _listed(views, bench.queue, TaskFilter(batch="s7"), size)
@@ -417,10 +417,6 @@ async def a_batch_has_pages_of_its_own(bench: Bench) -> None:
         assert {row.id for row in found} == ids, state
     for name in ("s8", "\0", "no batch"):
         assert await _rows(views, bench, TaskFilter(batch=name)) == []
-
-
-def _long(bench: Bench) -> timedelta:
-    return min(timedelta(minutes=1), bench.capabilities.max_lease or timedelta.max)
 
 
 async def _of(bench: Bench) -> Views:
@@ -456,8 +452,7 @@ async def _one_of_each(bench: Bench) -> dict[str, TaskState]:
     await bench.backend.journal.cancel([canceled.id])
     found[canceled.id] = TaskState.CANCELED
     (running,) = await bench.pushed()
-    # Longer than all that is looked at afterwards takes on a slow machine.
-    await bench.take_id(running.id, lease=_long(bench))
+    await bench.take_id(running.id, lease=bench.long_lease)
     found[running.id] = TaskState.RUNNING
     found |= {each.id: TaskState.SCHEDULED for each in await bench.pushed(2, not_before=bench.clock.wall() + 3600)}
     found |= {each.id: TaskState.READY for each in await bench.pushed(3)}
