@@ -1,7 +1,6 @@
 """The backend that docs/backends.md shows passes the conformance suite, as it stands there."""
 
 import uuid
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -10,9 +9,9 @@ from jobq.backend import Backend
 from jobq.task import Task
 from jobq.testing import conformance
 from jobq.testing.clock import VirtualClock
+from tests.docs.runner import blocks_of
 
-_PAGE: Final = (Path(__file__).parents[2] / "docs/backends.md").read_text()
-_EXAMPLE: Final = _PAGE.partition("## A whole backend")[2].partition("```python\n")[2].partition("```")[0]
+_EXAMPLE: Final = next(block.text for block in blocks_of("docs/backends.md") if "class MyBackend" in block.text)
 _NAMES: Final[dict[str, Any]] = {"__name__": "example"}
 exec(compile(_EXAMPLE, "docs/backends.md", "exec"), _NAMES)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobq.cli.display.event_format import PHRASES
-from tests.docs.test_commands import EXAMPLES, ROOT
+from tests.docs.runner import ROOT
+from tests.docs.test_help import EXAMPLES
 
 pytestmark = pytest.mark.check
 

@@ -1,7 +1,6 @@
-"""The library's face: what the README shows, and callbacks under a lease."""
+"""The library's face, and callbacks under a lease."""
 
 import asyncio
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -228,21 +227,6 @@ async def test_no_queue_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="JOBQ_QUEUE"):
         async with jobq.connect():
             pass
-
-
-def test_the_readme_example_runs(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    (example,) = re.findall(r"As a library:\n\n```python\n(.*?)```", readme, re.DOTALL)
-    shown = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        env={"JOBQ_HOME": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
-    assert "visible=4" in shown.stdout
-    assert "succeeded=4" in shown.stdout
 
 
 def test_importing_jobq_imports_nothing_heavy() -> None:

@@ -1,7 +1,6 @@
 """The pairs of docs/from-parallel.md: what `jobq run` prints and makes is what GNU parallel itself does."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +9,11 @@ from typing import Final
 
 import pytest
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "from-parallel.md"
-PAIRS: Final = re.findall(r"```console\n\$ (.+)\n\$ (.+)\n```", PAGE.read_text())
+from tests.docs.runner import blocks_of, lines_of
+
+pytestmark = pytest.mark.check
+
+PAIRS: Final = [[line.text for line in lines_of(block)] for block in blocks_of("docs/from-parallel.md")]
 # Programs of the examples that few machines have. These stand-ins print how they were called.
 STAND_INS: Final = (
     *("cmd", "convert", "curl", "do_something", "do_step1", "do_step2", "host", "lame", "ping", "traceroute"),
@@ -80,6 +82,7 @@ def ran(folder: Path, line: str, *, in_order: bool) -> tuple[list[str], dict[str
 
 def test_there_are_many() -> None:
     assert len(PAIRS) >= 39
+    assert {len(pair) for pair in PAIRS} == {2}
     assert len({ours for _, ours in PAIRS}) == len(PAIRS)
 
 
