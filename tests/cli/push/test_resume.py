@@ -1,19 +1,14 @@
 """`push --resume NAME FILE`: killed anywhere and run again, no line is lost and none is queued twice (S1, S8, S9)."""
 
 import contextlib
-import hashlib
-import json
 import random
 import sqlite3
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from jobq.cli.submit.resumable_push import _fingerprint
-from jobq.submit.input_lines import TaskOptions
 from tests.cli.conftest import Jobq
 
 pytestmark = pytest.mark.check
@@ -238,16 +233,6 @@ def test_a_cursor_that_would_end_with_the_command_is_refused(jobq: Jobq, words: 
         assert "JOBQ_LEASES: memory:// lives in one process and ends with this command" in refused
         assert "Name an embedded queue, such as: cursors" in refused
     assert not jobq.file.exists()
-
-
-def test_what_a_version_before_has_begun_goes_on() -> None:
-    """The options of a push are known again by these alone, whatever options have come since."""
-    options = TaskOptions(env={"A": "1"}, budgets={"retries": 3})
-    known: dict[str, object] = {"env": {"A": "1"}, "cwd": None, "timeout": None, "priority": None, "delay": None}
-    known |= {"budgets": {"retries": 3}, "on_exit": None, "trace_context": {}}
-    digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=8).hexdigest()
-    assert _fingerprint(options) == digest
-    assert _fingerprint(replace(options, gpus="1")) != digest
 
 
 def test_one_that_is_done_is_not_said_to_be_where_its_queue_is_gone(jobq: Jobq) -> None:

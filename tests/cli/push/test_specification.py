@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "work-specifications.md").read_text
 
 @pytest.fixture
 def folds(jobq: Jobq) -> Path:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = re.findall(r"```python[^\n]*\n(.*?)```", PAGE, re.DOTALL)
     (jobq.folder / "folds.py").write_text(example)
     return jobq.folder
 
