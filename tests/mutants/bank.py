@@ -576,7 +576,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_http/claims.py",
         text="self._most = max(1, max_tasks // 2)",
         wrong="pass",
-        test="tests/service/test_lost_answers.py::test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts",
+        test="tests/service/test_claims.py::test_an_answer_that_is_too_large_to_arrive_is_asked_for_in_parts",
     ),
     Mutant(
         name="a clock that is set back empties a task",

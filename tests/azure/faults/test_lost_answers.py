@@ -16,57 +16,6 @@ from tests.support.http_proxy import ProxiedRequest, Strike
 pytestmark = pytest.mark.check
 
 
-async def test_renewal_that_took_effect_is_unknown_then_lost(stage: Stage) -> None:
-    # 1.3 rule 9: the receipt was rotated, the answer that held the new one is gone.
-    await stage.pushed()
-    delivery = await stage.take()
-    stage.proxy.strike(Strike.LOSE_ANSWER, "PUT", "/messages/")
-    with pytest.raises(SettlementUnknown):
-        await delivery.renew(LEASE)
-    assert len(stage.proxy.seen("PUT", "/messages/")) == 1, "somebody has repeated it"
-    with pytest.raises(LockLost):
-        await delivery.renew(LEASE)
-    with pytest.raises(LockLost):
-        await delivery.settle(Complete(DONE))
-    assert await stage.total() == 1
-
-
-async def test_renewal_that_took_no_effect_is_unknown_then_renewed(stage: Stage) -> None:
-    # The other branch: the kept connection broke before the service saw the request.
-    await stage.pushed()
-    delivery = await stage.take()
-    stage.proxy.strike(Strike.BREAK, "PUT", "/messages/")
-    with pytest.raises(SettlementUnknown):
-        await delivery.renew(LEASE)
-    await delivery.renew(LEASE)
-    await delivery.settle(Complete(DONE))
-    assert await stage.total() == 0
-
-
-@pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK])
-async def test_delete_without_an_answer_is_never_a_success(stage: Stage, strike: Strike) -> None:
-    await stage.pushed()
-    delivery = await stage.take()
-    stage.proxy.strike(strike, "DELETE")
-    with pytest.raises(SettlementUnknown):
-        await delivery.settle(Complete(DONE))
-    assert len(stage.proxy.seen("DELETE")) == 1, "somebody has repeated it"
-    assert await stage.total() == (0 if strike is Strike.LOSE_ANSWER else 1)
-
-
-@pytest.mark.parametrize("strike", [Strike.LOSE_ANSWER, Strike.BREAK])
-async def test_put_without_an_answer_names_the_ids(stage: Stage, strike: Strike) -> None:
-    tasks = [Task.new(command="true") for _ in range(5)]
-    stage.proxy.strike(strike, "POST", matches=lambda request: tasks[2].id.encode() in request.body)
-    with pytest.raises(PushUnknown) as caught:
-        await stage.backend.push(tasks)
-    assert tasks[2].id in caught.value.ids
-    left = {each.id for each in await stage.behind.peek(32)}
-    assert left <= set(caught.value.ids), "a task is queued that the error does not name"
-    bodies = [request.body for request in stage.proxy.seen("POST")]
-    assert len(bodies) == len(set(bodies)), "somebody has repeated a put"
-
-
 async def test_a_put_that_is_throttled_is_repeated(stage: Stage) -> None:
     """One of 500 took 499 back, however often the push was begun again."""
     tasks = [Task.new(command="true") for _ in range(40)]
@@ -97,15 +46,6 @@ async def test_l1_a_worker_waits_for_what_a_lost_receive_may_have_leased(stage: 
     assert result.code == 0, result.err
     assert "the answer was lost" in result.err
     assert await stage.total() == 0, result.err
-
-
-async def test_lost_receive_is_repeatable_and_loses_nothing(stage: Stage) -> None:
-    (task,) = await stage.pushed()
-    stage.proxy.strike(Strike.LOSE_ANSWER, "GET")
-    with pytest.raises(BackendUnavailable):
-        await stage.backend.receive(1, timedelta(seconds=1), NOW)
-    (again,) = await stage.backend.receive(1, LEASE, timedelta(seconds=5))
-    assert (again.id, again.deliveries) == (task.id, 2)
 
 
 async def test_a_cancelled_renewal_goes_on_and_its_receipt_is_used(stage: Stage) -> None:
