@@ -98,6 +98,23 @@ async def a_cancel_outlives_the_attempt_that_did_not_hear_of_it(bench: Bench) ->
     assert not (await bench.take()).cancel_requested, "who retries it wants it to run"
 
 
+@case("views")
+async def what_a_dead_worker_held_is_canceled_before_it_is_handed_on(bench: Bench) -> None:
+    """Whoever asks first, a canceler or the next worker: its lease is over, and it does not start again."""
+    (pushed,) = await bench.pushed()
+    await bench.take()
+    await bench.expire()
+    await bench.recorded()
+    (answer,) = await _of(bench).cancel([pushed.id])
+    assert answer is Canceled.CANCELED or bench.capabilities.journal_lags
+    if bench.capabilities.journal_lags:
+        again = await bench.take()
+        assert again.cancel_requested
+        await again.settle(Complete(then="canceled"))
+    await bench.nothing()
+    assert (await bench.record(pushed.id)).state is TaskState.CANCELED
+
+
 @case("views", "pauses", "journal_lags=False")
 async def a_pause_holds_up_no_cancel_of_what_a_dead_worker_held(bench: Bench) -> None:
     """It stayed leased, or waiting, until somebody resumed."""
