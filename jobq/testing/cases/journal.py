@@ -73,7 +73,7 @@ async def an_attempt_is_kept_as_it_was_told(bench: Bench) -> None:
     killed = Attempt(attempt=2, outcome=OutcomeKind.CRASHED, then="done", ended=now, signal=9)
     first = await bench.take()
     await first.settle(Requeue(first.task.requeued(failures=1).counters, NOW, record=Record(whole, _OUTPUT)))
-    printed = "".join(map(str, range(12_000)))
+    printed = "".join(map(str, range(15_000)))
     await (await bench.take()).settle(Complete(DONE, record=Record(killed, printed)))
     record = await bench.record(pushed.id)
     found = await _of(bench).attempts(pushed.id)
