@@ -10,7 +10,7 @@ from jobq.backend import DeadLetter, Delivery, FencingNumber, Hastened, Hastens,
 from jobq.batches import Batches, KeepsBatches
 from jobq.errors import DuplicateTask, LockLost
 from jobq.journal.observations import Observations, observations_of
-from jobq.journal.records import Beat
+from jobq.journal.records import Beat, Canceled
 from jobq.journal.store import Journal, KeepsJournal
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_rows import TaskDetail, TaskRow
@@ -23,6 +23,7 @@ from jobq.settlement import Complete, Release, Requeue, Settlement
 from jobq.task import Task
 from jobq.testing.faults import Faults, FaultyBackend, FaultyDelivery
 from jobq_memory import MemoryBackend, State
+from jobq_memory.journal import MemoryJournal
 from jobq_memory.views import MemoryViews
 
 
@@ -435,6 +436,47 @@ class BatchOfTheClear(Wrapped):
         return len(await self.inner.journal.cancel(ids))
 
 
+class _CancelIsAWord(MemoryJournal):
+    async def cancel(self, ids: Sequence[str]) -> list[Canceled]:
+        return [Canceled.CANCELED if each.lease_left is None else Canceled.STOPPING for each in await self.find(ids)]
+
+
+class CancelIsAWord(Wrapped):
+    """A cancel is answered, and ends nothing."""
+
+    @property
+    def journal(self) -> Journal:
+        assert isinstance(self.inner, MemoryBackend)
+        return _CancelIsAWord(self.inner._router, self.name)
+
+
+class _OutputOfTheLast(MemoryJournal):
+    async def output(self, task_id: str, attempt: int | None = None) -> tuple[int, str] | None:
+        return await super().output(task_id)
+
+
+class OutputOfTheLast(Wrapped):
+    """Each attempt is shown with the output of the last one."""
+
+    @property
+    def journal(self) -> Journal:
+        assert isinstance(self.inner, MemoryBackend)
+        return _OutputOfTheLast(self.inner._router, self.name)
+
+
+class _RecordLostDelivery(FaultyDelivery):
+    async def settle(self, settlement: Settlement) -> None:
+        if not isinstance(settlement, Release):
+            settlement = replace(settlement, record=None)
+        await self.inner.settle(settlement)
+
+
+class RecordLost(Wrapped):
+    """What an attempt came to is not recorded."""
+
+    delivery = _RecordLostDelivery
+
+
 class _PagesByNumber(MemoryViews):
     async def tasks(
         self, queue: str, wanted: TaskFilter, after: str, limit: int, *, budget: timedelta = BUDGET
@@ -501,6 +543,9 @@ CAUGHT_BY: dict[type[Wrapped], str] = {
     HastenedOnce: "hasten.it_is_put_off_no_more",
     BatchForgotten: "batch.an_open_batch_takes_tasks_and_never_ends",
     BatchOfTheClear: "batch.what_is_deleted_is_counted_as_gone",
+    CancelIsAWord: "cancel.what_runs_and_is_canceled_hears_of_it_with_its_renewal",
+    OutputOfTheLast: "journal.an_attempt_is_kept_as_it_was_told",
+    RecordLost: "journal.each_way_out_of_an_attempt_is_recorded_once",
     PagesMove: "views.what_comes_or_goes_meanwhile_moves_no_page",
     ValuesShown: "views.no_body_and_no_value_of_a_variable_is_shown",
     LeaseNeverEnds: "receive.cancelled_grant_is_not_lost",

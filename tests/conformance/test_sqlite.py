@@ -25,6 +25,7 @@ _AWOKEN = (
     "receive.waiter_is_woken_by_a_push",
     "receive.waiters_share_what_comes",
     "hasten.who_waits_has_it_at_once",
+    "batch.who_waits_for_tasks_has_what_is_run_at_an_end",
 )
 
 

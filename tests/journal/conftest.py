@@ -128,6 +128,9 @@ def _status(pid: int) -> str:
         return "Z"
 
 
+# What a store keeps is held by the conformance cases: of most commands one place is enough.
+embedded = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+beside = pytest.mark.parametrize("place", ["sqlite", "azurite"], indirect=True)  # a worker writes it later there
 # For tests that a journal beside its queue must pass, too, and one that a service shows. Each of Azure's command lines
 # imports an SDK.
 everywhere = pytest.mark.parametrize("place", ["sqlite", "postgres", "azurite", "http"], indirect=True)

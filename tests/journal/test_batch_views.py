@@ -10,14 +10,12 @@ from jobq.cli.display.queue_watch import unfinished_batches
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import OutcomeKind, TaskResult
 
-from .conftest import Place
+from .conftest import Place, embedded
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, embedded]
 
 LEASE = timedelta(seconds=60)
 NOW = timedelta(0)
-embedded = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-with_batches = pytest.mark.parametrize("place", ["sqlite", "postgres", "http"], indirect=True)
 
 
 async def _hold(backend: Backend) -> None:
@@ -35,7 +33,6 @@ def held(place: Place) -> Place:
     return place
 
 
-@with_batches
 def test_what_runs_and_what_is_dead_is_shown_by_batch(held: Place) -> None:
     assert [each.get("batch") for each in held("ps", "--json").objects] == [None, "s7"]
     (running,) = held("ps", "--batch", "s7", "--json").objects
@@ -52,7 +49,6 @@ def test_what_runs_and_what_is_dead_is_shown_by_batch(held: Place) -> None:
     assert "batch:        s7" in held("dead", "show", "s7.1").out
 
 
-@with_batches
 def test_conditions_know_batches(held: Place) -> None:
     assert held("cancel", "--where", "batch=s8").out == "canceled 0 tasks that waited\n"
     assert held("cancel", "--where", "batch=s7", "--where", "state=ready").out == "canceled 2 tasks that waited\n"
@@ -61,7 +57,6 @@ def test_conditions_know_batches(held: Place) -> None:
     assert held("dead", "retry", "--where", "batch=s?").out == "retried 1 dead letter\n"
 
 
-@with_batches
 def test_top_knows_batches(held: Place) -> None:
     for name in ("a", "b"):
         held("push", "--batch", name, "--open", "-c", "true")
@@ -94,7 +89,6 @@ def test_of_many_batches_top_shows_some(place: Place) -> None:
     assert "and more" in shown
 
 
-@with_batches
 def test_a_sealed_batch_says_about_how_long_it_takes_still(held: Place) -> None:
     async def told(backend: Backend) -> Batch:
         return await batches_of(backend).find("s7")
@@ -110,7 +104,6 @@ def test_a_sealed_batch_says_about_how_long_it_takes_still(held: Place) -> None:
     assert held("batch", "show", "s7", "--json").objects[0]["left_s"] is None
 
 
-@with_batches
 def test_an_open_batch_says_whether_anybody_pushes(place: Place) -> None:
     """By the lease under which a push of a file goes on; nothing is said of a push that has none."""
     (place.jobq.folder / "tasks.txt").write_text("echo 1\n")
@@ -131,7 +124,6 @@ def test_an_open_batch_says_whether_anybody_pushes(place: Place) -> None:
     assert place("batch", "show", "s8").lines[1] == "state:      open, round 1"
 
 
-@embedded
 def test_the_lease_of_a_push_is_looked_for_where_it_was(place: Place) -> None:
     """JOBQ_LEASES names another queue for it."""
     (place.jobq.folder / "tasks.txt").write_text("echo 1\n")
@@ -142,7 +134,6 @@ def test_the_lease_of_a_push_is_looked_for_where_it_was(place: Place) -> None:
     assert place("batch", "show", "s7").lines[1].endswith("open, round 1")
 
 
-@embedded
 def test_without_a_journal_what_runs_of_a_batch_is_not_known(place: Place) -> None:
     place("push", "--batch", "s7", "-c", "true")
     shown = place("top", "--batch", "s7", env={"JOBQ_JOURNAL": "off"}).out

@@ -9,11 +9,9 @@ import pytest
 
 from jobq.backend import Backend
 from jobq.journal.records import TaskState
-from jobq.journal.store import journal_of
-from jobq.pausing import mark_of, pausable
 from tests.cli.conftest import Jobq, eventually
 
-from .conftest import SHORT, Place, everywhere
+from .conftest import SHORT, Place, embedded, everywhere
 
 pytestmark = pytest.mark.check
 
@@ -87,38 +85,7 @@ def test_what_was_asked_to_stop_and_runs_is_not_said_to_be_canceled(tmp_path: Pa
     worker.wait(20)
 
 
-@everywhere
-def test_a_wish_outlives_the_worker(place: Place) -> None:
-    """The worker dies before it hears of it: the task does not start again."""
-    (id_,) = place.push("touch ran-$JOBQ_ATTEMPT; sleep 60")
-    worker = place.start_worker()
-    place.until(id_, lambda record: record.beat is not None)
-    place.kill_worker(worker)
-    ran = sorted(
-        place.jobq.folder.glob("ran-*")
-    )  # more than one, where this machine was too busy to keep the first lease
-    assert place("cancel", id_, "--json").objects[0]["canceled"] in ("stopping", "canceled")
-    place.until(id_, lambda record: record.state is not TaskState.RUNNING)
-    place.work()
-    assert place.status(id_)["state"] == "canceled"
-    assert sorted(place.jobq.folder.glob("ran-*")) == ran
-
-
-def test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost(place: Place) -> None:
-    """It stayed leased, or waiting, until somebody resumed."""
-    (id_,) = place.push("true")
-
-    async def unfinished(backend: Backend) -> int:
-        await backend.receive(1, timedelta(seconds=1), timedelta(0))
-        assert await journal_of(backend).cancel([id_]) == ["stopping"]
-        await pausable(backend).pause(mark_of(""))
-        await backend.receive(1, timedelta(seconds=1), timedelta(seconds=3))
-        return (await backend.stats()).unfinished
-
-    assert place.inside(unfinished) == 0
-    assert place.status(id_)["state"] == "canceled"
-
-
+@embedded
 def test_what_has_ended_stays(place: Place) -> None:
     (id_,) = place.push("true")
     place.work()
@@ -128,6 +95,7 @@ def test_what_has_ended_stays(place: Place) -> None:
     assert place.status(id_)["state"] == "succeeded"
 
 
+@embedded
 def test_conditions(place: Place) -> None:
     one, two = place.push("python train.py", "python eval.py")
     assert "is no condition" in place("cancel", "--where", "colour=red", code=3).err
@@ -137,18 +105,7 @@ def test_conditions(place: Place) -> None:
     place("cancel", "--all", code=2)
 
 
-def test_a_retry_after_the_wish_is_none(place: Place) -> None:
-    """A task that fails just then is not put back."""
-    (id_,) = place.push("touch begun; while test ! -e go; do sleep 0.05; done; exit 3")
-    place.start_worker()
-    place.until(id_, lambda record: record.beat is not None)
-    place("cancel", id_)
-    (place.jobq.folder / "go").touch()
-    record = place.until(id_, lambda record: record.state is TaskState.CANCELED)
-    assert record.last is not None
-    assert record.last.outcome in ("failed", "canceled")
-
-
+@embedded
 def test_what_nobody_can_promise_is_not_said(place: Place) -> None:
     """The worker that holds it may be gone, or of a version that does not ask."""
     (id_,) = place.push("true")

@@ -7,14 +7,14 @@ import pytest
 
 from tests.cli.conftest import Jobq, eventually
 
-from .conftest import Place, everywhere
+from .conftest import Place, beside
 
 pytestmark = pytest.mark.check
 
 JOBQ = f"{sys.executable} -m jobq"
 
 
-@everywhere
+@beside
 def test_a_checkpoint_is_found_by_the_next_attempt(place: Place) -> None:
     """Also when the worker is killed right after it was acknowledged."""
     (id_,) = place.push(

@@ -1,19 +1,18 @@
 """What runs, where and how far; and the truth about workers that were killed."""
 
 import re
-import time
 
 import pytest
 
 from jobq.journal.records import TaskState
 from tests.cli.conftest import eventually
 
-from .conftest import Place, everywhere
+from .conftest import Place, beside, embedded
 
 pytestmark = pytest.mark.check
 
 
-@everywhere
+@beside
 def test_what_runs_is_seen(place: Place) -> None:
     (id_,) = place.push("echo started; sleep 60")
     worker = place.start_worker()
@@ -33,7 +32,7 @@ def test_what_runs_is_seen(place: Place) -> None:
     assert [(one["outcome"], one["then"]) for one in found] == [("preempted", "retry")]
 
 
-@everywhere
+@embedded
 def test_a_killed_worker_leaves_the_truth(place: Place) -> None:
     """Not "running" for ever: expired when the lease is over, and a lost attempt once another has begun."""
     (id_,) = place.push("test $JOBQ_ATTEMPT = 2 || sleep 60")
@@ -104,13 +103,14 @@ def test_whole_outputs_in_a_folder(place: Place) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*/*"))
 
 
+@embedded
 def test_an_id_that_names_nothing(place: Place) -> None:
     place.push("true")
     for command in ("status", "logs"):
         assert place(command, "no-such-id", "--json", code=4).error["ids"] == ["no-such-id"]
 
 
-@everywhere
+@beside
 def test_the_rate_counts_from_the_first_end(place: Place) -> None:
     """Work that has just begun is not slow; over the hour it would be 3 in 3,600 s."""
     ids = place.push("true", "true", "true")
@@ -126,13 +126,3 @@ def test_the_rate_counts_from_the_first_end(place: Place) -> None:
     shown = place("ps").err
     assert "nothing runs" in shown
     assert ("1 waiting" in shown, "/s, about " in shown) == (not place.is_azure, not place.is_azure)
-
-
-def test_what_waits_is_seen(place: Place) -> None:
-    (later,) = place.push("true", more=("--delay", "1h"))
-    (now,) = place.push("true")
-    assert (place.status(later)["state"], place.status(now)["state"]) == ("scheduled", "ready")
-    time.sleep(0.01)
-    stats = place("stats", "--json").objects[0]
-    assert stats["oldest_ready_s"] is not None
-    assert place("ps").out == ""

@@ -272,16 +272,6 @@ def test_handles_block_without_async(tmp_path: Path) -> None:
         assert handle.result(10).succeeded
 
 
-async def test_the_router_keeps_one_too() -> None:
-    async with library.connect("memory://results/q", settings=Settings(scheduled_events="off")) as queue:
-        handle = await queue.push("echo hello")
-        canceled = await queue.push("true")
-        await canceled.cancel()
-        await queue.worker()
-        assert (await handle.result(5)).output_tail == "hello\n"
-        assert (await canceled.result(5)).outcome == "canceled"
-
-
 def test_a_result_that_is_none_changes_nothing(place: Place) -> None:
     said = {
         "echo '{oops' > $JOBQ_RESULT_FILE": "not JSON",

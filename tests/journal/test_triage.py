@@ -8,7 +8,7 @@ from jobq.journal.dead_grouping import host_in
 from jobq.journal.error_grouping import error_of, exit_of, folded
 from jobq.journal.records import Attempt
 
-from .conftest import Place, everywhere
+from .conftest import Place, embedded
 
 pytestmark = pytest.mark.check
 
@@ -54,7 +54,7 @@ def test_what_a_description_tells() -> None:
     assert len(error_of("x\nlast output:\n" + "y" * 10_000)) <= 160
 
 
-@everywhere
+@embedded
 def test_one_group_is_put_back(place: Place) -> None:
     commands = [f"echo 'KeyError: {n}'; test -e mended || exit 3" for n in range(3)] + ["echo 'disk full'; exit 5"]
     ids = place.push(*commands, more=("--num-retries", "0"))

@@ -5,15 +5,12 @@ import json
 import pytest
 
 from jobq.cli.display.event_format import short_id
-from jobq.queue import connect
-from jobq.task import Task
 
-from .conftest import Place, everywhere
+from .conftest import Place, embedded
 
-pytestmark = pytest.mark.check
+pytestmark = [pytest.mark.check, embedded]
 
 
-@everywhere
 def test_a_short_id_is_enough(place: Place) -> None:
     done, dead = place.push("echo hello", "echo oh; exit 3", more=("--num-retries", "0"))
     place.work()
@@ -36,7 +33,6 @@ def test_a_short_id_is_enough(place: Place) -> None:
     assert "purged 1 dead letter" in place("dead", "purge", short_id(dead)).out
 
 
-@everywhere
 def test_a_part_of_several_ids_names_them(place: Place) -> None:
     lines = [json.dumps({"id": id_, "command": "exit 3"}) for id_ in ("train-1", "train-12", "eval")]
     (place.jobq.folder / "tasks.jsonl").write_text("\n".join(lines))
@@ -72,10 +68,3 @@ def test_what_is_no_part_is_not_known_as_ever(place: Place) -> None:
             "three characters are in some id by chance"
         )
     assert "no dead letter with the id nothing" in place("dead", "show", "nothing", code=4).err
-
-
-@pytest.mark.parametrize("limit", [1, 2])
-async def test_no_more_than_asked_for(limit: int) -> None:
-    async with connect("memory://parts/many") as queue:
-        await queue.push([Task.new(command="true", id=f"task-{number}") for number in range(3)])
-        assert await queue.journal.ids_with("task", limit) == [f"task-{number}" for number in range(limit)]

@@ -53,7 +53,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_sqlite/task_sql.py",
         text='CANCEL_IDLE} AND cancel_requested"',
         wrong='CANCEL_IDLE} AND 0"',
-        test="tests/journal/test_served.py::test_what_is_canceled_while_it_runs_is_not_put_back",
+        test="tests/conformance/test_sqlite.py::test_case[cancel.a_cancel_outlives_the_attempt_that_did_not_hear_of_it]",
     ),
     Mutant(
         name="a receive that was answered as it was cancelled gives nothing back (SQLite)",

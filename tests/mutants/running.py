@@ -341,7 +341,7 @@ RUNNING: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_postgres/claimer.py",
         text="in await connection.fetch(CANCEL_IDLE, canceled))",
         wrong="in ())",
-        test="tests/journal/test_cancel.py::test_a_pause_holds_up_no_cancel_of_what_its_worker_has_lost",
+        test="tests/conformance/test_postgres.py::test_case[cancel.a_pause_holds_up_no_cancel_of_what_a_dead_worker_held]",
     ),
     Mutant(
         name="a worker takes a paused queue for an empty one",

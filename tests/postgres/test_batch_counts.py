@@ -135,20 +135,6 @@ async def test_a_canceled_batch_ends_in_steps_whoever_takes_them(database: Datab
     assert (found.state, found.counts["canceled"], found.counts["succeeded"]) == (BatchState.FINISHED, 2297, 3)
 
 
-async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(database: Database, queue: PostgresBackend) -> None:
-    """Who canceled was killed half way: what waited still, ran."""
-    await queue.batches.begin("s7", Plan())
-    await queue.push(tasks(700, batch="s7"))
-    (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(MoveToDeadLetters("failures", ""))
-    database.run("UPDATE jobq.batch SET state = 'sealed', sealed_at = now(), is_canceled = true")
-    assert await queue.redrive([delivery.id]) == [delivery.id]
-    async with asyncio.timeout(30):
-        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
-            await asyncio.sleep(0.05)
-    assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
-
-
 async def test_a_batch_is_forgotten_with_its_ids(database: Database, queue: PostgresBackend) -> None:
     """And one that nobody sealed, when it holds nothing; not before what was run at its end is forgotten, too."""
     for name in ("s7", "empty", "new", "held"):
@@ -222,7 +208,11 @@ async def test_pages_and_looks_go_by_the_indexes(database: Database, queue: Post
 
 
 async def _check(plan: Callable[..., Any]) -> None:
-    for statement, index in ((batch_rows.MEMBERS, "submission_of_batch"), (batch_rows.DEAD_MEMBERS, "dead_of_batch")):
+    for statement, index in (
+        (batch_rows.MEMBERS, "submission_of_batch"),
+        (batch_rows.DEAD_MEMBERS, "dead_of_batch"),
+        (UNFINISHED, "task_by_id"),
+    ):
         text = await plan(statement, 1, "", 70)
         assert index in text, text
         assert "Sort" not in text, text

@@ -371,17 +371,6 @@ async def test_who_only_looks_sees_to_the_end_where_he_may(
     assert await ends(queue) == ["jobq.then.s7.1"]
 
 
-async def test_whoever_settles_last_sees_to_the_end_at_once(
-    queue: PostgresBackend, sealed: list[PostgresDelivery]
-) -> None:
-    """Not with its next sweep: nothing is received meanwhile."""
-    for delivery in sealed:
-        await delivery.settle(Complete(DONE))
-    async with asyncio.timeout(5.0):
-        while (await queue.batches.find("s7")).state is not BatchState.FINISHED:
-            await asyncio.sleep(0.01)
-
-
 def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBQ_", "PG"))}
     return {**kept, "HOME": str(folder), "JOBQ_SCHEDULED_EVENTS": "off"}

@@ -4,7 +4,7 @@ import time
 from datetime import timedelta
 
 from jobq.journal.records import Attempt
-from jobq.settlement import Complete, Record, Release
+from jobq.settlement import Complete, Record
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from jobq_postgres.forgetting import FORGET_ATTEMPTS
@@ -40,18 +40,6 @@ async def test_what_is_old_is_forgotten(queue: PostgresBackend, database: Databa
         connection.terminate()
     (record,) = await journal.find([id_])
     assert record.state == "succeeded", "the queue itself remembers"
-
-
-async def test_what_is_cleared_or_purged_leaves_no_attempts(queue: PostgresBackend) -> None:
-    (id_,) = await queue.push([Task.new(command="true")])
-    (delivery,) = await queue.receive(1, LEASE, timedelta(0))
-    await delivery.settle(Release())
-    journal = queue.journal
-    assert journal is not None
-    assert [attempt.outcome for attempt in await journal.attempts(id_)] == ["released"]
-    assert await queue.clear() == 1
-    assert await journal.attempts(id_) == []
-    assert await journal.find([id_]) == []
 
 
 async def test_what_is_old_is_forgotten_faster_than_it_comes(queue: PostgresBackend, database: Database) -> None:

@@ -1,6 +1,5 @@
 """The end of a batch in a file that others use, too: who hears of it, and whom it must not hold up."""
 
-import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
@@ -30,18 +29,6 @@ async def queue(tmp_path: Path) -> AsyncIterator[SqliteBackend]:
         assert isinstance(made, SqliteBackend)
         await made.create()
         yield made
-
-
-@pytest.mark.parametrize("verb", ["seal", "cancel"])
-async def test_who_waits_for_tasks_hears_of_what_is_run_at_an_end(queue: SqliteBackend, verb: str) -> None:
-    """Of an empty batch the seal is the end: nobody settles, and a worker of this process waited its poll out."""
-    await queue.batches.begin("s7", Plan(then=(THEN,)))
-    async with asyncio.timeout(10):
-        waiting = asyncio.create_task(queue.receive(1, None, timedelta(seconds=60)))
-        await asyncio.sleep(0.2)
-        await getattr(queue.batches, verb)("s7")
-        (held,) = await waiting
-    assert held.id == "jobq.then.s7.1"
 
 
 async def test_a_queue_that_was_made_anew_is_found_again(queue: SqliteBackend, tmp_path: Path) -> None:

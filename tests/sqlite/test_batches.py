@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from jobq.batch_plan import Plan, named_for_end
 from jobq.batches import BatchState, counts_of
 from jobq.errors import BatchNotFound
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import raises
@@ -90,22 +89,6 @@ async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path
         assert found.state is BatchState.FINISHED
         assert found.counts["canceled"] + found.counts["succeeded"] == 5000
         assert found.counts["succeeded"] == handed_out
-
-
-async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(tmp_path: Path) -> None:
-    """Who canceled was killed half way: what waited still, ran."""
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.create()
-        await queue.batches.begin("s7", Plan())
-        await queue.push(tasks(700, batch="s7"))
-        (delivery,) = await queue.receive(1, LEASE, NOW)
-        await delivery.settle(MoveToDeadLetters("failures", ""))
-        ask(tmp_path / "jobs.db", "UPDATE batch SET state = 'sealed', is_canceled = 1")
-        assert await queue.redrive([delivery.id]) == [delivery.id]
-        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
-            assert found.is_canceled
-            await queue.redrive(["none"])
-        assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
 
 
 async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
@@ -205,17 +188,3 @@ async def test_one_is_kept_while_what_was_queued_at_its_end_is_known(tmp_path: P
         await queue.push(tasks(1))  # forgets what has ended
         await queue.batches.begin("new", Plan())
         assert [each.name for each in await queue.batches.list("", 10)] == ["new", "s7.1"]
-
-
-async def test_an_id_that_was_given_to_another_task_holds_up_nothing(tmp_path: Path) -> None:
-    """Somebody has pushed what would be run at the end, as something else: it is run all the same, under another id."""
-    async with AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(backend(virtual_file(tmp_path)))
-        await queue.create()
-        await queue.batches.begin("s7", _THEN)
-        await queue.push([Task.new(command="other", id="jobq.then.s7.1")])
-        await queue.batches.seal("s7")
-        assert (await queue.batches.find("s7")).state is BatchState.FINISHED
-        other, then = await queue.receive(3, LEASE, NOW)
-        assert (other.task.command, then.task.command) == ("other", "merge")
-        assert then.id == then.task.id != other.id

@@ -1,19 +1,17 @@
-"""What the rows keep and forget: settles, ids, checkpoints, malformed bodies, statements that stay cheap, no leaks."""
+"""What the rows keep and forget: ids, leases of dead workers, statements that stay cheap, no leaks."""
 
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from jobq.backend import Delivery
 from jobq.errors import DuplicateTask, LockLost
 from jobq.servable import served
-from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
-from jobq.task import Task, TaskResult
+from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite import batch_sql, journal, push_sql, queue_admin, task_sql
 from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, states, tasks, virtual_file
@@ -21,36 +19,6 @@ from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, stat
 pytestmark = pytest.mark.check
 
 MONTH = 30 * 86400
-
-SETTLES: dict[str, Callable[[Delivery], Awaitable[None]]] = {
-    "complete": lambda delivery: delivery.settle(Complete(DONE)),
-    "complete otherwise": lambda delivery: delivery.settle(Complete(TaskResult(exit_code=0, output_tail="other"))),
-    "requeue": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, NOW)),
-    "requeue later": lambda delivery: delivery.settle(Requeue(delivery.task.requeued().counters, timedelta(hours=1))),
-    "release": lambda delivery: delivery.settle(Release()),
-    "dead": lambda delivery: delivery.settle(MoveToDeadLetters("failed", "x")),
-    "dead otherwise": lambda delivery: delivery.settle(MoveToDeadLetters("failed", "y")),
-}
-
-
-@pytest.mark.parametrize("first", SETTLES)
-async def test_repeated_settle_answers_alike_and_others_are_refused(tmp_path: Path, first: str) -> None:
-    """S5, also from another handle that finds the file later: here, after the task was delivered again."""
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.create()
-        await queue.push(tasks(1))
-        (delivery,) = await queue.receive(1, LEASE, NOW)
-        await SETTLES[first](delivery)
-        before = ask(tmp_path / "jobs.db", "SELECT * FROM task")
-        await SETTLES[first](delivery)
-        for other in SETTLES.keys() - {first}:
-            with pytest.raises(LockLost):
-                await SETTLES[other](delivery)
-        assert ask(tmp_path / "jobs.db", "SELECT * FROM task") == before
-        again = await queue.receive(1, LEASE, NOW)
-        await SETTLES[first](delivery)
-        for delivered in again:
-            await delivered.renew(LEASE)
 
 
 async def test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over(tmp_path: Path) -> None:
@@ -65,20 +33,6 @@ async def test_a_claim_that_is_asked_again_takes_over_no_lease_that_is_over(tmp_
         await clock.advance(LEASE.total_seconds() + 1)
         (later,) = await served(queue).claim(1, LEASE, NOW, key="later", former=["unanswered", "again"])
         assert later.deliveries == 2
-
-
-async def test_what_is_released_keeps_its_place(tmp_path: Path) -> None:
-    """Whoever was not started is not put behind those that were pushed after it."""
-    clock = VirtualClock()
-    async with backend(virtual_file(tmp_path, clock)) as queue:
-        await queue.create()
-        for each in tasks(3):
-            await queue.push([each])
-            await clock.advance(1)
-        (first,) = await queue.receive(1, LEASE, NOW)
-        await first.settle(Release())
-        found = await queue.receive(3, LEASE, NOW)
-        assert found[0].id == first.id
 
 
 async def test_ids_of_done_tasks_are_remembered_for_a_month(tmp_path: Path) -> None:
@@ -126,73 +80,6 @@ async def test_nothing_but_done_tasks_is_ever_forgotten(tmp_path: Path) -> None:
         "ready-00000": "ready",
         "delayed-00000": "scheduled",
     }
-
-
-async def test_checkpoint_survives_requeue_expiry_release_and_redrive(tmp_path: Path) -> None:
-    """S9: each attempt begins from the last accepted value, across processes and connections."""
-    clock = VirtualClock()
-
-    async def attempt(value: str) -> Delivery:
-        (delivery,) = await queue.receive(1, LEASE, NOW)
-        assert delivery.checkpoint_value == (value or None)
-        return delivery
-
-    async with backend(virtual_file(tmp_path, clock)) as queue:
-        await queue.create()
-        await queue.push(tasks(1))
-        delivery = await attempt("")
-        await delivery.checkpoint("1")
-        await delivery.settle(Requeue(delivery.task.requeued().counters, NOW))
-        delivery = await attempt("1")
-        await delivery.checkpoint("2")
-        await clock.advance(11)
-        with pytest.raises(LockLost):
-            await delivery.checkpoint("late")
-    async with backend(virtual_file(tmp_path, clock)) as queue:
-        await (await attempt("2")).settle(Release())
-        await (await attempt("2")).settle(MoveToDeadLetters("failed", "x"))
-        assert await queue.redrive(["t-00000"]) == ["t-00000"]
-        delivery = await attempt("2")
-        assert (delivery.fencing.epoch, delivery.deliveries) == (1, 5)
-
-
-async def test_malformed_body_can_be_buried_and_redriven(tmp_path: Path) -> None:
-    """S6: with its original bytes, and a count that goes on (S3)."""
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.create()
-        await queue.push(tasks(1))
-        ask(tmp_path / "jobs.db", "UPDATE task SET body = ?", b"\xff{not json")
-        for deliveries in (1, 2):
-            (delivery,) = await queue.receive(1, LEASE, NOW)
-            assert (delivery.body, delivery.deliveries) == (b"\xff{not json", deliveries)
-            await delivery.settle(MoveToDeadLetters("malformed", "not UTF-8"))
-            (dead,) = await queue.dead_letters(5)
-            assert dead.body == b"\xff{not json"
-            assert await queue.redrive([dead.id, "unknown", dead.id]) == [dead.id]
-
-
-async def test_peek_shows_what_a_claim_takes(tmp_path: Path) -> None:
-    """Ready, due and expired tasks in one order: priority first, then time."""
-    clock = VirtualClock()
-    async with backend(virtual_file(tmp_path, clock)) as queue:
-        await queue.create()
-        await queue.push([*tasks(1, "expired-low"), *tasks(1, "expired-high", priority=3)])
-        await queue.receive(2, LEASE, NOW)
-        await queue.push(
-            [
-                *tasks(1, "due-low", not_before=clock.wall() + 1),
-                *tasks(1, "due-high", not_before=clock.wall() + 2, priority=5),
-                *tasks(1, "due-first", not_before=clock.wall() + 1, priority=4),
-            ]
-        )
-        await clock.advance(20)
-        await queue.push([*tasks(1, "ready"), *tasks(1, "urgent", priority=9)])
-        for limit in (1, 2, 4, 7):
-            seen = [peeked.id for peeked in await queue.peek(limit)]
-            found = await queue.receive(limit, LEASE, NOW)
-            assert seen == [delivery.id for delivery in found]
-            await clock.advance(20)
-        assert await queue.peek(0) == []
 
 
 @pytest.mark.parametrize(

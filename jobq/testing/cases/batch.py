@@ -1,5 +1,6 @@
 """Batches: what takes tasks, when one has finished, and that its counts are those of its tasks, whatever comes."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -176,6 +177,18 @@ async def an_empty_batch_finishes_when_it_is_sealed(bench: Bench) -> None:
     await _of(bench).seal("s7")
     assert (await _finished(bench, "s7")).total == 0
     assert (await bench.take()).id == "jobq.then.s7.1"
+
+
+@case("batches")
+async def who_waits_for_tasks_has_what_is_run_at_an_end(bench: Bench) -> None:
+    """Whether it is sealed or canceled: nobody settles then, and nobody pushes."""
+    for verb in (_of(bench).seal, _of(bench).cancel):
+        await _of(bench).begin(verb.__name__, _THEN)
+        waiting = asyncio.create_task(bench.backend.receive(1, bench.long_lease, timedelta(minutes=1)))
+        await bench.clock.advance(1.0)
+        await verb(verb.__name__)
+        (held,) = await bench.finish(waiting, _SECONDS)
+        assert held.id == f"jobq.then.{verb.__name__}.1"
 
 
 @case("batches")

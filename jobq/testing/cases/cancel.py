@@ -1,5 +1,10 @@
 """Canceling: what waits has ended with the answer, what runs is stopped, and neither runs again."""
 
+from datetime import timedelta
+from typing import Final
+
+from jobq.batch_plan import Plan
+from jobq.batches import batches_of
 from jobq.journal.records import Attempt, Canceled, TaskState
 from jobq.journal.store import Journal, journal_of
 from jobq.pausing import Pausable, Pause
@@ -7,6 +12,8 @@ from jobq.settlement import Complete, MoveToDeadLetters, Record, Release, Requeu
 from jobq.task import OutcomeKind
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench
+
+_LATER: Final = timedelta(hours=1)
 
 
 @case("views", "journal_lags=False")
@@ -98,6 +105,23 @@ async def a_cancel_outlives_the_attempt_that_did_not_hear_of_it(bench: Bench) ->
     assert not (await bench.take()).cancel_requested, "who retries it wants it to run"
 
 
+@case("views")
+async def what_a_dead_worker_held_is_canceled_before_it_is_handed_on(bench: Bench) -> None:
+    """Whoever asks first, a canceler or the next worker: its lease is over, and it does not start again."""
+    (pushed,) = await bench.pushed()
+    await bench.take()
+    await bench.expire()
+    await bench.recorded()
+    (answer,) = await _of(bench).cancel([pushed.id])
+    assert answer is Canceled.CANCELED or bench.capabilities.journal_lags
+    if bench.capabilities.journal_lags:
+        again = await bench.take()
+        assert again.cancel_requested
+        await again.settle(Complete(then="canceled"))
+    await bench.nothing()
+    assert (await bench.record(pushed.id)).state is TaskState.CANCELED
+
+
 @case("views", "pauses", "journal_lags=False")
 async def a_pause_holds_up_no_cancel_of_what_a_dead_worker_held(bench: Bench) -> None:
     """It stayed leased, or waiting, until somebody resumed."""
@@ -110,6 +134,28 @@ async def a_pause_holds_up_no_cancel_of_what_a_dead_worker_held(bench: Bench) ->
     await bench.nothing()
     assert (await bench.record(pushed.id)).state is TaskState.CANCELED
     assert (await bench.backend.stats()).unfinished == 0
+
+
+@case("views", "batches")
+async def the_journal_says_what_a_canceled_batch_has_ended(bench: Bench) -> None:
+    """What waits, what was tried or given back and is put off, and what is put back while the cancel goes on."""
+    batches = batches_of(bench.backend)
+    await batches.begin("s7", Plan())
+    waits, tried, given, dead, runs = pushed = await bench.pushed(5, batch="s7")
+    held = {each.id: each for each in await bench.take_all(5)}
+    await held[waits.id].settle(Release())
+    await held[tried.id].settle(Requeue(held[tried.id].task.requeued(failures=1).counters, _LATER))
+    await held[given.id].settle(Release(_LATER))
+    await held[dead.id].settle(MoveToDeadLetters("failures", "no"))
+    await held[runs.id].renew(bench.long_lease)
+    await bench.recorded()
+    await batches.cancel("s7")
+    await bench.backend.redrive([dead.id])
+    await bench.nothing()
+    await bench.recorded()
+    found = {each.id: each.state for each in await _of(bench).find([each.id for each in pushed])}
+    canceled = dict.fromkeys((waits.id, tried.id, given.id, dead.id), TaskState.CANCELED)
+    assert found == canceled | {runs.id: TaskState.RUNNING}
 
 
 def _of(bench: Bench) -> Journal:

@@ -160,6 +160,25 @@ async def peek_shows_next_first(bench: Bench) -> None:
     assert order == [(await bench.take()).id for _ in order]
 
 
+@case("priorities")
+async def peek_shows_what_is_due_and_what_expired_in_its_place(bench: Bench) -> None:
+    """Whatever a receive would hand out: by priority first, then by time."""
+    await bench.pushed(priority=3)
+    await bench.pushed()
+    await bench.take_all(2)
+    now = bench.clock.wall()
+    for seconds, priority in ((1, 0), (2, 5), (1, 4)):
+        await bench.pushed(not_before=now + seconds, priority=priority)
+    await bench.expire()
+    await bench.pushed()
+    await bench.pushed(priority=9)
+    shown = [each.id for each in await bench.backend.peek(10)]
+    assert len(shown) == 7
+    assert [each.id for each in await bench.backend.peek(2)] == shown[:2]
+    assert [(await bench.take(lease=bench.long_lease)).id for _ in shown] == shown
+    assert await bench.backend.peek(0) == []
+
+
 @case()
 async def stats_follow_every_state(bench: Bench) -> None:
     """S1: each task is counted where it is, and nowhere else."""

@@ -140,6 +140,7 @@ async def release_keeps_its_place(bench: Bench) -> None:
     other = await bench.handle()
     (third,) = await other.receive(1, bench.lease, NOW)  # another process has seen that all before it was taken
     assert third.id == pushed[2].id
+    await bench.clock.advance(0.1)
     await bench.pushed()
     for delivery in (second, first):
         await delivery.settle(Release())
