@@ -1,17 +1,11 @@
 """Python tasks from the command line: what `push` takes, what a worker makes of it, and the page that tells of it."""
 
 import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Jobq
 
-PAGE = Path(__file__).parents[2] / "docs" / "python-tasks.md"
 MODULE = """
 import asyncio, os, sys
 def look(n=0, text=""):
@@ -122,16 +116,3 @@ def test_s11_what_a_function_makes_of_the_workers_folder_is_no_fault_of_its_own(
     jobq("demo", "push", "--call", "vandal:spoil", "--kwargs", '{"n": 1}')
     result = jobq("demo", "worker", "--log-format", "text")
     assert "succeeded=1, failed=0, dead_lettered=0, given_back=0, lost=0" in result.err
-
-
-def test_the_page_works(jobq: Jobq) -> None:
-    """What docs/python-tasks.md shows is done as it stands there."""
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    (jobq.folder / "training.py").write_text(blocks["python"])
-    lines = blocks["console"].splitlines()
-    environment = {**jobq.environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    script = "set -e\n" + "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=jobq.folder, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert outputs(done.stdout) == outputs("\n".join(line for line in lines if not line.startswith("$ ")))
