@@ -2,51 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from jobq.settlement import Complete, MoveToDeadLetters
 from jobq.task import Task
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
-from tests.postgres.support import DONE, LEASE, NOW, take, tasks
-
-if TYPE_CHECKING:
-    from jobq.backend import FencingNumber
-
-EPOCH = "SELECT last_value FROM jobq.epoch"
-
-
-async def test_the_first_tokens_are_plain_and_redrives_are_overtaken(queue: PostgresBackend) -> None:
-    await queue.push(tasks(1))
-    delivery = await take(queue)
-    assert str(delivery.fencing) == "0.0.1"
-    for epoch in (1, 2, 3):
-        await delivery.settle(MoveToDeadLetters("failures", ""))
-        await queue.redrive([delivery.id])
-        delivery = await take(queue)
-        assert delivery.fencing.epoch == epoch
-    await delivery.settle(MoveToDeadLetters("failures", ""))
-    await queue.purge_dead([delivery.id])
-    await queue.push(tasks(1))
-    assert (await take(queue)).fencing == (4, 0, 1)
-
-
-async def test_retention_raises_the_epoch_once_for_all_that_it_forgets(
-    database: Database, queue: PostgresBackend
-) -> None:
-    await queue.push(tasks(3))
-    for delivery in await queue.receive(3, LEASE, NOW):
-        await delivery.settle(Complete(DONE))
-    database.run("UPDATE jobq.submission SET ended_at = ended_at - interval '31 days'")
-    async with PostgresBackend(database.server(), "q") as sweeper:
-        assert await sweeper.receive(1, LEASE, NOW) == []
-    assert database.run("SELECT count(*) FROM jobq.submission") == [(0,)]
-    assert database.run(EPOCH) == [(1,)]
-    await queue.push(tasks(3))
-    assert (await take(queue)).fencing == (1, 0, 1)
+from tests.postgres.support import take, tasks
 
 
 @pytest.mark.parametrize(
@@ -79,22 +42,6 @@ async def test_a_push_that_waits_for_who_forgets_its_id(
     assert after.id == before.id
     assert after.fencing > before.fencing
     assert database.run("SELECT count(*), min(epoch) FROM jobq.submission") == [(len(again), 1)]
-
-
-async def test_pushes_and_clears_at_once(database: Database) -> None:
-    seen: list[FencingNumber] = []
-
-    async def go_round(queue: PostgresBackend) -> None:
-        for _ in range(10):
-            await queue.push(tasks(1))
-            seen.extend(each.fencing for each in await queue.receive(1, LEASE, NOW))
-            await queue.clear()
-
-    async with PostgresBackend(database.server(), "q") as first, PostgresBackend(database.server(), "q") as second:
-        await first.create()
-        await asyncio.gather(go_round(first), go_round(second))
-    assert len(seen) > 5
-    assert sorted(set(seen)) == sorted(seen), "no token twice"
 
 
 @pytest.mark.usefixtures("queue")

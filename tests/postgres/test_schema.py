@@ -244,3 +244,23 @@ def as_role_queue(database: Database, role: str, queue: str) -> PostgresBackend:
 async def _receive_both(backend: PostgresBackend) -> None:
     for _ in range(2):  # the first may still find the task that is left
         await backend.receive(1, LEASE, timedelta(seconds=5))
+
+
+async def test_who_may_only_push_forgets_expired_ids(
+    database: Database, queue: PostgresBackend, roles: dict[str, str]
+) -> None:
+    """S8: and none before its time, whatever is asked of the function that does it."""
+    database.run(documented_grants(**roles))
+    again = tasks(2)
+    await queue.push(again)
+    for delivery in await queue.receive(2, LEASE, NOW):
+        await delivery.settle(Complete(DONE))
+    older = "UPDATE jobq.submission SET ended_at = ended_at - interval '{} days'"
+    async with as_role(database, roles["pusher"]) as pusher:
+        database.run(older.format(29))
+        database.run("SELECT jobq.forget_expired(1, ARRAY['t-00000'], '0')")
+        await pusher.push(again)
+        assert (await queue.stats()).visible == 0
+        database.run(older.format(2))
+        await pusher.push(again)
+    assert (await queue.stats()).visible == 2

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError
+from jobq.errors import AccessDenied, BackendUnavailable
 from jobq.journal.notes import DEPTH_MARK, NoteKind, time_key
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
-from jobq.journal.views import MOST_COUNTED
 from jobq.settlement import Complete, MoveToDeadLetters
 from jobq_postgres import PostgresBackend, dead_groups, lease_listing, observations, queue_lines, task_walk
 from jobq_postgres.views import PostgresViews
@@ -116,25 +115,6 @@ async def test_counts_and_groups_are_read_from_indexes(
     assert "Seq Scan" not in plan, plan
 
 
-async def test_a_look_over_many_tasks_ends_and_says_how_far_it_came(queue: PostgresBackend, database: Database) -> None:
-    await asyncio.to_thread(database.run, FILL.format(count=60_000, done=0))
-    await asyncio.to_thread(database.run, "ANALYZE jobq.task")
-    async with queue.views() as views:
-        wanted, ample = TaskFilter(text="train t-00059999"), timedelta(seconds=20)
-        page = await views.tasks("q", wanted, "", 10, budget=timedelta(0))
-        assert (page.rows, page.searched_to is not None) == ([], True)
-        assert page.after is not None
-        page = await views.tasks("q", wanted, page.after, 10, budget=ample)
-        assert (page.rows, page.searched_to is not None) == ([], True)
-        assert page.searched_to is not None
-        assert page.searched_to.looked_at == 50_000
-        assert page.after is not None
-        page = await views.tasks("q", wanted, page.after, 10, budget=ample)
-        assert ([row.id for row in page.rows], page.after) == (["t-00059999"], None)
-        count = await views.count("q", TaskFilter(text="train *"), budget=ample)
-        assert (count.number, count.is_exact) == (MOST_COUNTED, False)
-
-
 async def test_the_server_ends_a_statement_whose_time_is_over(
     queue: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,20 +206,6 @@ async def test_who_may_only_look_looks(queue: PostgresBackend, database: Databas
             await views.tasks("q", TaskFilter(), "", 10)
 
 
-_NO_PLACES = (
-    "x", "ready:", "ready:[1]", 'ready:["a","b"]', 'ready:["1"]', 'dead:["2020-01-01","x"]', 'dead:["x","y"]',
-    'dead:["9999-12-31T23:59:59-12:00","x"]', 'ready:["99999999999999999999","1"]',
-    'dead:["2020-01-01T00:00:00+00:00","\\ud800"]',
-)  # fmt: skip
-
-
-async def test_what_is_no_place_is_refused(queue: PostgresBackend) -> None:
-    async with queue.views() as views:
-        for after in _NO_PLACES:
-            with pytest.raises(ConfigurationError, match="no place"):
-                await views.tasks("q", TaskFilter(), after, 10)
-
-
 async def test_ends_of_one_moment_are_paged_as_well(queue: PostgresBackend, database: Database) -> None:
     """The index of the ends has no ids: those of one moment are sorted by them."""
     await asyncio.to_thread(database.run, FILL.format(count=300, done=300))
@@ -268,19 +234,3 @@ async def test_a_lease_of_a_worker_that_is_gone_is_listed_as_expired(
         assert [(row.id, row.state) for row in rows] == [("t-00001", TaskState.EXPIRED), ("t-00000", TaskState.RUNNING)]
         assert rows[0].lease_left is not None
         assert -60 < rows[0].lease_left <= -5
-
-
-async def test_an_end_that_is_to_come_is_listed(queue: PostgresBackend, database: Database) -> None:
-    """The server's clock was put back since."""
-    await queue.push(tasks(2))
-    done, dead = await queue.receive(2, LEASE, NOW)
-    await done.settle(Complete(DONE))
-    await dead.settle(MoveToDeadLetters("failures", ""))
-    later = "UPDATE jobq.submission SET ended_at = ended_at + interval '1 h';"
-    later += "UPDATE jobq.dead SET died_at = died_at + interval '1 h'"
-    await asyncio.to_thread(database.run, later)
-    async with queue.views() as views:
-        rows = (await views.tasks("q", TaskFilter(), "", 10)).rows
-        assert {row.id for row in rows} == {done.id, dead.id}
-        (line,) = (await views.queues("", 10)).rows
-        assert (line.counts[TaskState.DEAD].number, line.counts[TaskState.SUCCEEDED].number) == (1, 1)

@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from jobq.errors import BackendUnavailable, ConfigurationError, QueueNotFound, StoreUnusable
+from jobq.errors import BackendUnavailable, QueueNotFound, StoreUnusable
 from jobq.journal.records import TaskState
 from jobq.journal.task_filter import TaskFilter
 from jobq.journal.task_search import TaskOrder
-from jobq.journal.views import MOST_COUNTED
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete
 from jobq_sqlite import (
     bounded_read,
     dead_groups,
@@ -136,39 +135,6 @@ async def test_a_slow_look_makes_no_claim_and_no_other_read_wait(tmp_path: Path)
         await looking
 
 
-def _fill(path: Path, count: int, *, done: int = 0) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(
-            "WITH RECURSIVE n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
-            " INSERT INTO task (queue_id, id, state, available_at, body, finished_at)"
-            " SELECT 1, printf('t-%08d', n), CASE WHEN n > ? THEN 'ready' ELSE 'done' END, n,"
-            ' CAST(printf(\'{"version":2,"id":"t-%08d","command":"train %d"}\', n, n) AS BLOB), n FROM n',
-            (count, done),
-        )
-        database.commit()
-
-
-async def test_a_look_over_many_tasks_ends_with_its_time_and_says_how_far_it_came(tmp_path: Path) -> None:
-    """Here the time is over before it begins to search; the next look goes on where it was."""
-    async with backend(real_file(tmp_path / "jobs.db")) as queue, queue.views() as views:
-        await queue.create()
-        _fill(tmp_path / "jobs.db", 120_000)
-        wanted = TaskFilter(text="train 119999")
-        page = await views.tasks("q", wanted, "", 10, budget=timedelta(0))
-        assert (page.rows, page.searched_to is not None) == ([], True)
-        found, looks, looked_at = [], 0, 0
-        while page.after is not None:
-            page = await views.tasks("q", wanted, page.after, 10, budget=timedelta(seconds=20))
-            found += [row.id for row in page.rows]
-            looks += 1
-            looked_at += 0 if page.searched_to is None else page.searched_to.looked_at
-            assert looks < 10
-        assert found == ["t-00119999"]
-        assert (looks, looked_at) == (3, 100_000), "50,000 in each request, and the rest"
-        count = await views.count("q", TaskFilter(text="train *"), budget=timedelta(seconds=20))
-        assert (count.number, count.is_exact) == (MOST_COUNTED, False)
-
-
 def _cut(database: sqlite3.Connection, sql: str) -> None:
     with bounded_read.bounded(database, timedelta(milliseconds=20)):
         database.execute(sql).fetchall()
@@ -251,20 +217,6 @@ async def test_another_file_in_its_place_is_said_and_then_looked_at(tmp_path: Pa
         assert [line.name for line in (await views.queues("", 10)).rows] == ["other"]
 
 
-_NO_PLACES = (
-    "x", "ready:", "ready:[1]", 'ready:["a"]', 'done:["1"]', 'dead:["nan", "1"]', 'ready:["9", "9", "9", "9"]',
-    'dead:["0x1p+1", "99999999999999999999"]', "ready:" + "[" * 5000,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("after", _NO_PLACES)
-async def test_what_is_no_place_is_refused(tmp_path: Path, after: str) -> None:
-    async with backend(virtual_file(tmp_path)) as queue, queue.views() as views:
-        await queue.create()
-        with pytest.raises(ConfigurationError, match="no place"):
-            await views.tasks("q", TaskFilter(), after, 10)
-
-
 async def test_views_leave_no_thread_behind(tmp_path: Path) -> None:
     async with backend(real_file(tmp_path / "jobs.db")) as queue:
         await queue.create()
@@ -275,18 +227,3 @@ async def test_views_leave_no_thread_behind(tmp_path: Path) -> None:
                 await views.queues("", 10)
         assert threading.active_count() == before
     assert ask(tmp_path / "jobs.db", "SELECT count(*) FROM queue") == [(1,)]
-
-
-async def test_an_end_that_is_to_come_is_listed(tmp_path: Path) -> None:
-    """The wall clock was put back since."""
-    async with backend(real_file(tmp_path / "jobs.db")) as queue, queue.views() as views:
-        await queue.create()
-        await queue.push(tasks(2))
-        done, dead = await queue.receive(2, LEASE, NOW)
-        await done.settle(Complete(DONE))
-        await dead.settle(MoveToDeadLetters("failures", ""))
-        ask(tmp_path / "jobs.db", "UPDATE task SET finished_at = finished_at + 3600")
-        rows = (await views.tasks("q", TaskFilter(), "", 10)).rows
-        assert {row.id for row in rows} == {done.id, dead.id}
-        (line,) = (await views.queues("", 10)).rows
-        assert (line.counts[TaskState.DEAD].number, line.counts[TaskState.SUCCEEDED].number) == (1, 1)
