@@ -11,12 +11,13 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from tests.chaos.blows import PARTITIONS
-from tests.chaos.campaign import Campaign, Plan
+from tests.chaos.campaign import LONG, Campaign, Plan
 from tests.chaos.record import Record, of_campaign, table
 from tests.chaos.stores import STORES, why_not
 from tests.chaos.trees import kill_trees
@@ -75,9 +76,9 @@ def _records(stores: Sequence[str], asked: argparse.Namespace) -> Iterator[Recor
     if asked.only != "trees":
         for store in stores:
             with _checkout(asked.older) as older:
-                plan = Plan(
-                    asked.seconds, asked.seed, only=PARTITIONS if asked.only == "partitions" else (), older=older
-                )
+                plan = Plan(asked.seconds, asked.seed, older=older)
+                if asked.only == "partitions":
+                    plan = replace(plan, mix=LONG, only=PARTITIONS)
                 yield _run(store, partial(_campaign, store, plan))
     if asked.only == "trees" or not (asked.only or asked.store):
         yield _run("trees", kill_trees)

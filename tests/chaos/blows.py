@@ -49,7 +49,6 @@ class Kind(StrEnum):
 PARTITIONS: Final = (Kind.REFUSE, Kind.BLACKHOLE, Kind.REQUESTS_LOST, Kind.ANSWERS_LOST, Kind.DELAY, Kind.ONE_VERB)
 _STOPS: Final = (Kind.STOP_WORKER, Kind.STOP_GUARDIAN, Kind.STOP_WATCHER, Kind.BLOCK_WORKER)
 _WITH_MARGINS: Final = {*PARTITIONS, Kind.STOP_WORKER, Kind.BLOCK_WORKER, Kind.KILL_WORKER, Kind.KILL_GUARDIAN}
-_STRIKES: Final = (*TcpStrike,)
 # Those that end with everybody able to guard gone at once are the stated gap of a machine without control groups.
 _PAIRS_WITH_WATCHER: Final[list[Case]] = [
     (Hit(verb, "watcher"), Hit(other, "worker")) for verb, other in product(("kill", "stop and continue"), repeat=2)
@@ -111,12 +110,14 @@ class Striker:
         store: of the campaign.
         choose: draws lengths, pairs and verbs.
         lease_seconds: of the workers.
+        strikes: what may befall one verb.
         struck: all blows so far.
     """
 
     store: Store
     choose: random.Random
     lease_seconds: float
+    strikes: Sequence[TcpStrike]
     struck: list[Struck] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -190,7 +191,7 @@ class Striker:
         blow.has_struck = had_trees and proxy.struck > before
 
     def _strike_verb(self, proxy: TcpProxy, blow: Struck) -> None:
-        verb, strike = next(self._verbs), self.choose.choice(_STRIKES)
+        verb, strike = next(self._verbs), self.choose.choice(self.strikes)
         blow.detail = f"{verb}: {strike}"
         proxy.late_answer_seconds = self._draw(LATE_ANSWER)
         pattern = self.store.verbs[verb]

@@ -1,6 +1,7 @@
 """One campaign: workers behind proxies, tasks that come and go, blows until the time is over; heal, drain, count."""
 
 import asyncio
+import math
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from tests.chaos.crew import LEASE_SECONDS, Member, carriers
 from tests.chaos.history import History
 from tests.chaos.store_truth import wall_ahead_of_boottime
 from tests.chaos.stores import Store
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 LOOK_SECONDS: Final = 0.1
 FEED_SECONDS: Final = 1.0
@@ -37,7 +38,7 @@ _MIX: Final = (
     (0.08, 0.1, 0.5, "fail", 2),
 )
 # T5 is about trees that live when their worker is cut off.
-_LONG: Final = ((1.0, 2 * LEASE_SECONDS, 4 * LEASE_SECONDS, "ok", 1),)
+LONG: Final = ((1.0, 2 * LEASE_SECONDS, 4 * LEASE_SECONDS, "ok", 1),)
 _CANCELED: Final = 0.1  # of those that were pushed
 
 
@@ -51,7 +52,10 @@ class Plan:
         workers: how many there are at a time.
         slots: how many tasks each runs at once.
         tasks: how many there are at a time; 0 = one for each slot and, unless all live for long, some that wait.
-        only: these blows, to tasks that live for long; empty = all.
+        mix: of tasks.
+        only: these blows; empty = all.
+        enough: blows that strike, after which no more fall though there is time.
+        strikes: what may befall one verb.
         lease_seconds: of the workers.
         environment: of the workers, besides.
         older: another checkout of jobq, which the first of the workers is of; None = all are of this one.
@@ -62,7 +66,10 @@ class Plan:
     workers: int = 4
     slots: int = 3
     tasks: int = 0
+    mix: Sequence[tuple[float, float, float, str, int]] = _MIX
     only: Sequence[Kind] = ()
+    strikes: Sequence[TcpStrike] = tuple(TcpStrike)
+    enough: float = math.inf
     lease_seconds: float = LEASE_SECONDS
     environment: Mapping[str, str] = field(default_factory=dict)
     older: Path | None = None
@@ -112,7 +119,9 @@ class Campaign:
         self._choose = random.Random(self.plan.seed)
         self._history = self.folder / "history"
         self._history.touch()
-        self._striker = Striker(self.store, random.Random(f"{self.plan.seed} blows"), self.plan.lease_seconds)
+        self._striker = Striker(
+            self.store, random.Random(f"{self.plan.seed} blows"), self.plan.lease_seconds, self.plan.strikes
+        )
         self._deck = deck(self.store, random.Random(f"{self.plan.seed} deck"), self.plan.only)
         self._until = began + self.plan.seconds
         self._queue = await self.store.queue()
@@ -184,11 +193,15 @@ class Campaign:
 
     async def _has_prey(self, member: Member) -> bool:
         """Wait for a tree to strike, or for the worker's end; False when the time is over."""
-        while boottime() < self._until:
+        while not self._is_over():
             if member.has_ended or member.processes.leaders():
                 return True
             await asyncio.sleep(LOOK_SECONDS)  # trees are born and die without a word to us
         return False
+
+    def _is_over(self) -> bool:
+        struck = sum(blow.has_struck for blow in self._striker.struck)
+        return boottime() >= self._until or struck >= self.plan.enough
 
     async def _strike_store(self) -> None:
         choose = random.Random(f"{self.plan.seed} store")
@@ -199,9 +212,9 @@ class Campaign:
 
     async def _feed(self) -> None:
         """Push while blows fall, so that a little always waits; cancel some."""
-        while boottime() < self._until:
+        while not self._is_over():
             slots = self.plan.workers * self.plan.slots
-            wanted = (self.plan.tasks or slots + (0 if self.plan.only else _WAITING)) - await self._open()
+            wanted = (self.plan.tasks or slots + (0 if self.plan.mix is LONG else _WAITING)) - await self._open()
             if wanted > 0:
                 await self._push(self._queue, wanted)
             await asyncio.sleep(FEED_SECONDS)  # what is done meanwhile is not reported to us
@@ -209,7 +222,7 @@ class Campaign:
 
     async def _push(self, queue: Queue, count: int) -> None:
         tasks = {}
-        mix = _LONG if self.plan.only else _MIX
+        mix = self.plan.mix
         for _ in range(count):
             _, least, most, ending, starts = self._choose.choices(mix, [share for share, *_ in mix])[0]
             seconds = f"{self._choose.uniform(least, most) * self.plan.lease_seconds / LEASE_SECONDS:.2f}"
@@ -243,7 +256,7 @@ class Campaign:
 
     async def _drain(self) -> None:
         """Wait until all that was pushed has ended; what has not is reported by the checker."""
-        if self.plan.only:  # its tasks are there to be struck
+        if self.plan.mix is LONG:  # they are there to be struck
             self._history.with_name("history.end").touch()
         end = boottime() + DRAIN_SECONDS
         while (left := await self._open()) and boottime() < end:

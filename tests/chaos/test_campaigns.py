@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.blows import Kind
-from tests.chaos.campaign import Campaign, Outcome, Plan
+from tests.chaos.campaign import LONG, Campaign, Outcome, Plan
 from tests.chaos.checker import Rule, check, margins
 from tests.chaos.crew import SHORT, SHORT_SECONDS
 from tests.chaos.record import of_campaign
 from tests.chaos.stores import STORES, why_not
 from tests.chaos.trees import WAYS, survivors_of
+from tests.support.tcp_proxy import TcpStrike
 
 pytestmark = pytest.mark.check
 
@@ -48,10 +49,12 @@ async def test_no_rule_is_broken(tmp_path: Path, store: str) -> None:
 async def test_a_broken_rule_is_found(tmp_path: Path, rule: str, store: str, blow: Kind) -> None:
     """A tree that is held beyond its lease meets its successor."""
     plan = Plan(
-        seconds=2.0,
-        seed=7,
+        seconds=30.0,
+        seed=638,  # whose first blow lasts for nearly two leases
+        enough=1,
         workers=2,
         tasks=1,
+        mix=LONG,
         only=(blow,),
         lease_seconds=SHORT_SECONDS,
         environment={**SHORT, "CHAOS_BROKEN": rule},
@@ -59,6 +62,21 @@ async def test_a_broken_rule_is_found(tmp_path: Path, rule: str, store: str, blo
     evidence = (await outcome_of(tmp_path, store, plan)).evidence
     assert {each.rule for each in check(evidence)} >= {Rule.OVERLAP, Rule.OUTLIVED}
     assert all(each[0] < 0 for each in margins(evidence).values())
+
+
+@pytest.mark.night("needs many answers that come late")
+@pytest.mark.timeout(120)
+async def test_a_start_under_a_lease_heard_of_too_late_is_found(tmp_path: Path) -> None:
+    plan = Plan(
+        seconds=20.0,
+        seed=SEED,
+        only=(Kind.ONE_VERB,),
+        strikes=(TcpStrike.LATE_ANSWER,),
+        lease_seconds=SHORT_SECONDS,
+        environment={**SHORT, "CHAOS_BROKEN": "heard"},
+    )
+    evidence = (await outcome_of(tmp_path, "service", plan)).evidence
+    assert Rule.OUTLIVED in {each.rule for each in check(evidence)}
 
 
 @pytest.mark.parametrize(
