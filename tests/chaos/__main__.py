@@ -11,11 +11,13 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tests.chaos.campaign import Campaign, Plan
+from tests.chaos.blows import PARTITIONS
+from tests.chaos.campaign import LONG, Campaign, Plan
 from tests.chaos.record import Record, of_campaign, table
 from tests.chaos.stores import STORES, why_not
 from tests.chaos.trees import kill_trees
@@ -43,6 +45,11 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run what was asked for; return the exit code."""
     asked = _parser().parse_args(words)
     stores = [asked.store] if asked.store else list(STORES)
+    if asked.only == "partitions":
+        stores = [name for name in stores if STORES[name].has_network]
+        if not stores:
+            print(f"{asked.store} has no network to partition", file=sys.stderr)
+            return 2
     forked.is_cold = True  # the real command line, from its start
     for store in stores:
         if reason := why_not(store):
@@ -69,7 +76,9 @@ def _records(stores: Sequence[str], asked: argparse.Namespace) -> Iterator[Recor
     if asked.only != "trees":
         for store in stores:
             with _checkout(asked.older) as older:
-                plan = Plan(asked.seconds, asked.seed, partitions_only=asked.only == "partitions", older=older)
+                plan = Plan(asked.seconds, asked.seed, older=older)
+                if asked.only == "partitions":
+                    plan = replace(plan, mix=LONG, only=PARTITIONS)
                 yield _run(store, partial(_campaign, store, plan))
     if asked.only == "trees" or not (asked.only or asked.store):
         yield _run("trees", kill_trees)
@@ -115,7 +124,7 @@ async def _campaign(name: str, plan: Plan, folder: Path, progress: Callable[[str
         outcome = await Campaign(folder, store, plan, progress).run()
     finally:
         await store.stop()
-    return of_campaign(name, plan, outcome, has_network=bool(store.port), can_be_killed=store.can_be_killed)
+    return of_campaign(STORES[name], plan, outcome)
 
 
 def _again(record: Record) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from jobq_azure.storage.message_format import body_of
-from tests.overlap.store_truth import Attempt, Lease
+from tests.chaos.store_truth import Attempt, Lease
 from tests.support.http_proxy import ProxiedRequest
 
 DEAD_QUEUE_SUFFIX: Final = "-failed"

@@ -1,9 +1,10 @@
 """One campaign: workers behind proxies, tasks that come and go, blows until the time is over; heal, drain, count."""
 
 import asyncio
+import math
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,14 @@ from jobq.errors import JobqError, PushUnknown
 from jobq.queue import Queue
 from jobq.task import Budgets, Task
 from tests.chaos import task_program
-from tests.chaos.blows import Striker, Struck, boottime, deck
+from tests.chaos.blows import Kind, Striker, Struck, boottime, deck
 from tests.chaos.checker import ENDED, Evidence
-from tests.chaos.crew import LEASE_SECONDS, Member
+from tests.chaos.crew import LEASE_SECONDS, Member, carriers
 from tests.chaos.history import History
+from tests.chaos.store_truth import wall_ahead_of_boottime
 from tests.chaos.stores import Store
-from tests.overlap.observer import carriers
-from tests.overlap.store_truth import wall_ahead_of_boottime
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
-PERIOD_SECONDS: Final = LEASE_SECONDS / 4  # between renewals: a blow falls at a uniform moment of it
 LOOK_SECONDS: Final = 0.1
 FEED_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 180.0  # a loaded machine's; what has not ended by then is lost
@@ -39,7 +38,7 @@ _MIX: Final = (
     (0.08, 0.1, 0.5, "fail", 2),
 )
 # T5 is about trees that live when their worker is cut off.
-_LONG: Final = ((1.0, 2 * LEASE_SECONDS, 4 * LEASE_SECONDS, "ok", 1),)
+LONG: Final = ((1.0, 2 * LEASE_SECONDS, 4 * LEASE_SECONDS, "ok", 1),)
 _CANCELED: Final = 0.1  # of those that were pushed
 
 
@@ -52,7 +51,13 @@ class Plan:
         seed: of all that is drawn.
         workers: how many there are at a time.
         slots: how many tasks each runs at once.
-        partitions_only: T5 instead of T4.
+        tasks: how many there are at a time; 0 = one for each slot and, unless all live for long, some that wait.
+        mix: of tasks.
+        only: these blows; empty = all.
+        enough: blows that strike, after which no more fall though there is time.
+        strikes: what may befall one verb.
+        lease_seconds: of the workers.
+        environment: of the workers, besides.
         older: another checkout of jobq, which the first of the workers is of; None = all are of this one.
     """
 
@@ -60,7 +65,13 @@ class Plan:
     seed: int
     workers: int = 4
     slots: int = 3
-    partitions_only: bool = False
+    tasks: int = 0
+    mix: Sequence[tuple[float, float, float, str, int]] = _MIX
+    only: Sequence[Kind] = ()
+    strikes: Sequence[TcpStrike] = tuple(TcpStrike)
+    enough: float = math.inf
+    lease_seconds: float = LEASE_SECONDS
+    environment: Mapping[str, str] = field(default_factory=dict)
     older: Path | None = None
 
 
@@ -108,10 +119,10 @@ class Campaign:
         self._choose = random.Random(self.plan.seed)
         self._history = self.folder / "history"
         self._history.touch()
-        self._striker = Striker(self.store, random.Random(f"{self.plan.seed} blows"))
-        self._deck = deck(
-            self.store, random.Random(f"{self.plan.seed} deck"), partitions_only=self.plan.partitions_only
+        self._striker = Striker(
+            self.store, random.Random(f"{self.plan.seed} blows"), self.plan.lease_seconds, self.plan.strikes
         )
+        self._deck = deck(self.store, random.Random(f"{self.plan.seed} deck"), self.plan.only)
         self._until = began + self.plan.seconds
         self._queue = await self.store.queue()
         try:
@@ -134,7 +145,7 @@ class Campaign:
             acknowledged=self.acknowledged,
             unknown=self.unknown,
             interruptions=[blow.interruption() for blow in self._striker.struck],
-            lease_seconds=LEASE_SECONDS,
+            lease_seconds=self.plan.lease_seconds,
             left=left + self._stuck,
             ended_unasked=self._ended_unasked,
         )
@@ -152,7 +163,7 @@ class Campaign:
     async def _strike_all(self, proxies: Sequence[TcpProxy | None]) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed(), name="feed")
-            if self.store.can_be_killed and not self.plan.partitions_only:
+            if self.store.can_be_killed and not self.plan.only:
                 group.create_task(self._strike_store(), name="strikes at the store")
             for number, proxy in enumerate(proxies):
                 group.create_task(self._lane(number, proxy), name=f"lane {number}")
@@ -163,7 +174,9 @@ class Campaign:
         older = None if number else self.plan.older
         member = await self._hired(proxy, older)
         while await self._has_prey(member):
-            await asyncio.sleep(choose.uniform(0, PERIOD_SECONDS))  # the moment is the draw; nothing is waited for
+            await asyncio.sleep(
+                choose.uniform(0, self.plan.lease_seconds / 4)
+            )  # the moment, between two renewals, is the draw; nothing is waited for
             if not member.has_ended:
                 await self._striker.strike(next(self._deck), member)
             if member.has_ended:
@@ -174,30 +187,34 @@ class Campaign:
             self.progress(self._standing())
 
     async def _hired(self, proxy: TcpProxy | None, older: Path | None) -> Member:
-        member = await Member.hired(self.store, self.plan.slots, proxy, older)
+        member = await Member.hired(self.store, self.plan.slots, proxy, self.plan.environment, older)
         self._members.append(member)
         return member
 
     async def _has_prey(self, member: Member) -> bool:
         """Wait for a tree to strike, or for the worker's end; False when the time is over."""
-        while boottime() < self._until:
+        while not self._is_over():
             if member.has_ended or member.processes.leaders():
                 return True
             await asyncio.sleep(LOOK_SECONDS)  # trees are born and die without a word to us
         return False
 
+    def _is_over(self) -> bool:
+        struck = sum(blow.has_struck for blow in self._striker.struck)
+        return boottime() >= self._until or struck >= self.plan.enough
+
     async def _strike_store(self) -> None:
         choose = random.Random(f"{self.plan.seed} store")
         while boottime() < self._until:
-            await asyncio.sleep(choose.uniform(1, 3) * LEASE_SECONDS)  # the moment is the draw
+            await asyncio.sleep(choose.uniform(1, 3) * self.plan.lease_seconds)  # the moment is the draw
             if boottime() < self._until:
                 await self._striker.strike_store(self._members)
 
     async def _feed(self) -> None:
         """Push while blows fall, so that a little always waits; cancel some."""
-        while boottime() < self._until:
+        while not self._is_over():
             slots = self.plan.workers * self.plan.slots
-            wanted = slots + (0 if self.plan.partitions_only else _WAITING) - await self._open()
+            wanted = (self.plan.tasks or slots + (0 if self.plan.mix is LONG else _WAITING)) - await self._open()
             if wanted > 0:
                 await self._push(self._queue, wanted)
             await asyncio.sleep(FEED_SECONDS)  # what is done meanwhile is not reported to us
@@ -205,10 +222,10 @@ class Campaign:
 
     async def _push(self, queue: Queue, count: int) -> None:
         tasks = {}
-        mix = _LONG if self.plan.partitions_only else _MIX
+        mix = self.plan.mix
         for _ in range(count):
             _, least, most, ending, starts = self._choose.choices(mix, [share for share, *_ in mix])[0]
-            seconds = f"{self._choose.uniform(least, most):.2f}"
+            seconds = f"{self._choose.uniform(least, most) * self.plan.lease_seconds / LEASE_SECONDS:.2f}"
             program = (sys.executable, "-I", "-S", task_program.__file__, str(self._history), seconds, ending)
             task = Task.new(argv=program, budgets=_BUDGETS)
             tasks[task.id] = task, starts
@@ -239,6 +256,8 @@ class Campaign:
 
     async def _drain(self) -> None:
         """Wait until all that was pushed has ended; what has not is reported by the checker."""
+        if self.plan.mix is LONG:  # they are there to be struck
+            self._history.with_name("history.end").touch()
         end = boottime() + DRAIN_SECONDS
         while (left := await self._open()) and boottime() < end:
             self.progress(f"healed; {left} tasks to drain")

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tests.chaos.history import History, Life
+from tests.chaos.store_truth import Attempt, Lease
 from tests.chaos.task_program import BEAT_SECONDS
-from tests.overlap.store_truth import Attempt, Lease
 
 ENDED: Final = frozenset({"done", "dead", "canceled"})
 # A wall time of the store, turned into boottime: the millisecond that it is written in, and the two clocks' own.
@@ -50,14 +50,14 @@ class Interruption:
         keeper: the guardian whose tasks it hit; None = everybody's.
         at: when it began.
         until: when it was over.
-        is_partition: whether its margins are T5's.
+        has_margin: whether it is told how long before their expiry the trees were dead that it cost their lease.
     """
 
     kind: str
     keeper: int | None
     at: float
     until: float
-    is_partition: bool = False
+    has_margin: bool = False
 
 
 @dataclass
@@ -102,9 +102,9 @@ def check(evidence: Evidence) -> list[Violation]:
 
 
 def margins(evidence: Evidence) -> dict[str, list[float]]:
-    """Return how long before the last expiry that the store granted each tree was dead that a partition cost its lease.
+    """Return how long before the last expiry that the store granted each tree was dead that a blow cost its lease.
 
-    By kind of partition, smallest first, in seconds. Those that ended by themselves do not count, nor those that died
+    By kind of blow, smallest first, in seconds. Those that ended by themselves do not count, nor those that died
     while something else had struck, too. A tree dies at most a beat after its last line: that beat is taken off, so
     the true margins are larger.
     """
@@ -114,7 +114,7 @@ def margins(evidence: Evidence) -> dict[str, list[float]]:
         if lease.settlements or not lease.expiries or life.has_ended:
             continue
         causes = [each for each in evidence.interruptions if _is_of(each, life) and each.at <= life.last <= each.until]
-        if causes and all(each.is_partition for each in causes):
+        if causes and all(each.has_margin for each in causes):
             found[causes[0].kind].append(lease.expiries[-1] - life.last - BEAT_SECONDS)
     return {kind: sorted(each) for kind, each in sorted(found.items())}
 

@@ -11,11 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from tests.chaos.processes import THREE, Processes
 from tests.chaos.stores import Store
-from tests.containment.blows import THREE, Processes
 from tests.support.tcp_proxy import TcpProxy
 
 LEASE_SECONDS: Final = 5.0
+BLOCK_LEASES: Final = 1.15  # how long a loop is blocked, in lengths of the lease
+SHORT: Final = {  # where what happens is known beforehand, and only its end is waited for
+    "JOBQ_VISIBILITY_TIMEOUT": "2s",
+    "JOBQ_KILL_MARGIN": "0.3s",
+    "JOBQ_SCHEDULE_MARGIN": "0.1s",
+    "JOBQ_BACKOFF": "0.05s",
+}
+SHORT_SECONDS: Final = 2.0
 ENDING_SECONDS: Final = 60.0  # a loaded machine's; what has not ended by then is left alive
 _OPTIONS: Final = ("--idle-timeout", "10h", "--max-consecutive-failures", "0", "--stop-grace", "1s", "--quiet-output")
 _SETTINGS: Final = {
@@ -25,7 +33,9 @@ _SETTINGS: Final = {
     "JOBQ_POLL_MAX": "1s",
     "JOBQ_SCHEDULED_EVENTS": "off",
     "JOBQ_VISIBILITY_TIMEOUT": f"{LEASE_SECONDS:g}s",
+    "CHAOS_BLOCK_SECONDS": f"{BLOCK_LEASES * LEASE_SECONDS:g}",
 }
+_SITE: Final = Path(__file__).with_name("site")
 
 
 def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
@@ -54,25 +64,28 @@ class Member:
         self._handles = [os.pidfd_open(getattr(processes, name)) for name in THREE]
 
     @classmethod
-    async def hired(cls, store: Store, slots: int, proxy: TcpProxy | None, older: Path | None = None) -> Self:
+    async def hired(
+        cls, store: Store, slots: int, proxy: TcpProxy | None, more: Mapping[str, str] = {}, older: Path | None = None
+    ) -> Self:
         """Start one; return once its three processes are there.
 
         Args:
             store: whose queue it works on.
             slots: how many tasks it runs at once.
             proxy: which it is to speak through.
+            more: of its environment.
             older: another checkout of jobq that it is to be; None = this one.
         """
-        spec, more = store.reached(proxy.port if proxy else 0)
-        if older:
-            more = {**more, "PYTHONPATH": f"{older}{os.pathsep}{older / 'backends'}"}
+        spec, its = store.reached(proxy.port if proxy else 0)
+        paths = [_SITE, older, older / "backends"] if older else [_SITE]
+        its = {**its, "PYTHONPATH": os.pathsep.join(map(str, paths)), **more}
         with (store.folder / "workers.log").open("ab") as log:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "jobq", spec, "worker", "-n", str(slots), *_OPTIONS],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=environment(store.folder, more),
+                env=environment(store.folder, its),
                 cwd=store.folder,
                 start_new_session=True,
             )
@@ -126,3 +139,13 @@ class Member:
         self.processes.resume()
         self._popen.terminate()
         return await self.ended()
+
+
+def carriers(history: Path) -> list[int]:
+    """Return every process that has a campaign's history among its arguments."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended while we looked
+            if os.fsencode(history) in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from tests.overlap.store_truth import Attempt
+from tests.chaos.store_truth import Attempt
 
 
 class Line(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.chaos.blows import PARTITIONS, Kind
 from tests.chaos.campaign import CLOCK_SECONDS, Outcome, Plan
 from tests.chaos.checker import ENDED, check, counts, margins
-from tests.chaos.crew import LEASE_SECONDS
+from tests.chaos.stores import Store
 
 # What a minute of blows with four workers must reach on two busy cores, and of that what a store without a network or
 # a power switch can: else the campaign is void.
@@ -23,22 +23,24 @@ _FLOORS_A_MINUTE: Final = {
     "stops longer than the lease": 1.6,
     "pairs": 1.6,
     "partitions": 8.0,
+    "one verb": 3.0,
     "kill broker": 1.6,
 }
 _T5_FLOORS_A_MINUTE: Final = {"starts": 20.0, "partitions": 20.0}
 _CLASSES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "kill worker": (Kind.KILL_WORKER,),
     "kill guardian": (Kind.KILL_GUARDIAN,),
-    "stops longer than the lease": (Kind.STOP_WORKER, Kind.STOP_GUARDIAN, Kind.STOP_WATCHER),
+    "stops longer than the lease": (Kind.STOP_WORKER, Kind.STOP_GUARDIAN, Kind.STOP_WATCHER, Kind.BLOCK_WORKER),
     "pairs": (Kind.PAIR,),
     "partitions": PARTITIONS,
+    "one verb": (Kind.ONE_VERB,),
     "kill broker": (Kind.KILL_BROKER,),
 }
 _MOST_SHOWN: Final = 20
 Record = dict[str, Any]
 
 
-def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, can_be_killed: bool) -> Record:
+def of_campaign(store: type[Store], plan: Plan, outcome: Outcome) -> Record:
     """Return all that is reported of a campaign, as JSON holds it."""
     evidence = outcome.evidence
     violations = check(evidence)
@@ -52,16 +54,16 @@ def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, 
         "settlements": sum(len(lease.settlements) for lease in evidence.leases.values()),
         **{name: sum(struck[kind] for kind in kinds) for name, kinds in _CLASSES.items()},
     }
-    floors = _floors(plan, has_network=has_network, can_be_killed=can_be_killed)
+    floors = _floors(plan, store)
     void = [f"{name}: {figures[name]} of at least {floor}" for name, floor in floors.items() if figures[name] < floor]
     if abs(outcome.clock_stepped) > CLOCK_SECONDS:
         void.append(f"the wall clock was set by {outcome.clock_stepped:+.3f} s meanwhile")
     return {
-        **head("T5" if plan.partitions_only else "T4", store),
+        **head("T5" if plan.only else "T4", store.name),
         "seed": plan.seed,
         "seconds": plan.seconds,
         "took_seconds": round(outcome.seconds, 1),
-        "lease_seconds": LEASE_SECONDS,
+        "lease_seconds": plan.lease_seconds,
         "workers": plan.workers,
         "slots": plan.slots,
         "older": plan.older.name if plan.older else None,
@@ -69,7 +71,8 @@ def of_campaign(store: str, plan: Plan, outcome: Outcome, *, has_network: bool, 
         "floors": floors,
         "blows": _blows([(blow.kind, blow.has_struck) for blow in outcome.blows]),
         "pairs": _blows([(blow.detail, blow.has_struck) for blow in outcome.blows if blow.kind is Kind.PAIR]),
-        "margins": [{"partition": kind, **_percentiles(each)} for kind, each in _with_all(margins(evidence)).items()],
+        "verbs": _blows([(blow.detail, blow.has_struck) for blow in outcome.blows if blow.kind is Kind.ONE_VERB]),
+        "margins": [{"blow": kind, **_percentiles(each)} for kind, each in _with_all(margins(evidence)).items()],
         "failing": counts(violations),
         "violations": [f"{each.rule}: {each.what}" for each in violations],
         "void": void,
@@ -114,17 +117,19 @@ def _campaign(record: Record) -> Iterator[str]:
     yield f"  struck: {struck or 'nothing'}; {sum(each['missed'] for each in record['blows'])} struck nothing"
     for each in record["margins"]:
         figures = f"smallest {each['p0']:.3f}, 1st percentile {each['p1']:.3f}, median {each['p50']:.3f}"
-        yield f"  {each['partition']:<16} {each['trees']:>4} trees dead before their expiry by, s: {figures}"
+        yield f"  {each['blow']:<16} {each['trees']:>4} trees dead before their expiry by, s: {figures}"
 
 
-def _floors(plan: Plan, *, has_network: bool, can_be_killed: bool) -> dict[str, int]:
-    wanted = {"starts", "partitions"} if plan.partitions_only else set(_FLOORS_A_MINUTE)
-    if not has_network:
+def _floors(plan: Plan, store: type[Store]) -> dict[str, int]:
+    wanted = {"starts", "partitions"} if plan.only else set(_FLOORS_A_MINUTE)
+    if not store.has_network:
         wanted -= {"partitions"}
-    if not can_be_killed:
+    if not store.verbs:
+        wanted -= {"one verb"}
+    if not store.can_be_killed:
         wanted -= {"kill broker"}
     share = plan.seconds / 60 * plan.workers / 4
-    floors = _FLOORS_A_MINUTE | (_T5_FLOORS_A_MINUTE if plan.partitions_only else {})
+    floors = _FLOORS_A_MINUTE | (_T5_FLOORS_A_MINUTE if plan.only else {})
     return {name: max(1, int(floor * share)) for name, floor in floors.items() if name in wanted}
 
 
@@ -137,7 +142,7 @@ def _blows(dealt: Sequence[tuple[str, bool]]) -> list[dict[str, Any]]:
 
 def _with_all(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
     every = sorted(margin for each in found.values() for margin in each)
-    return {**found, **({"all partitions": every} if every else {})}
+    return {**found, **({"all": every} if every else {})}
 
 
 def _percentiles(margins: Sequence[float]) -> dict[str, float]:

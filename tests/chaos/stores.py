@@ -1,12 +1,13 @@
 """The stores of the campaigns: how each is started, reached through a port, killed, and asked for the truth."""
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import asyncpg
 
@@ -14,9 +15,9 @@ from jobq.errors import BackendUnavailable
 from jobq.queue import Queue, connect
 from jobq.settings import Settings
 from tests.azure.emulator import ACCOUNT, Azurite, connection_string, is_installed
+from tests.chaos import store_truth
 from tests.chaos.azurite_record import AzuriteRecord
-from tests.overlap import store_truth
-from tests.overlap.store_truth import Attempt, Lease
+from tests.chaos.store_truth import Attempt, Lease
 from tests.postgres.server import Database, PostgresServer
 from tests.service.server import HttpServer
 from tests.support.http_proxy import HttpProxy
@@ -58,14 +59,20 @@ class Store(ABC):
         folder: of the campaign.
 
     Attributes:
+        name: of its kind.
+        has_network: whether workers reach it through proxies.
         port: of the service that workers reach through proxies; 0 = there is no network.
         can_be_killed: whether `kill` is power loss that the store promises to live through.
         cancels: whether its tasks can be canceled.
+        verbs: of those that workers use, how a request begins.
     """
 
+    name: str
+    has_network: bool = True
     port: int = 0
     can_be_killed: bool = False
     cancels: bool = True
+    verbs: ClassVar[Mapping[str, re.Pattern[bytes]]] = {}
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,6 +119,9 @@ class Store(ABC):
 class SqliteStore(Store):
     """The embedded queue: a file."""
 
+    name = "sqlite"
+    has_network = False
+
     @property
     def path(self) -> Path:
         return self.folder / "queue.db"
@@ -136,7 +146,14 @@ class SqliteStore(Store):
 class ServiceStore(SqliteStore):
     """`jobq serve` before an embedded queue."""
 
+    name = "service"
+    has_network = True
     can_be_killed = True
+    verbs: ClassVar[Mapping[str, re.Pattern[bytes]]] = {
+        "receive": re.compile(rb"POST /api/tasks/next"),
+        "renew": re.compile(rb"PUT \S+/heartbeat"),
+        "settle": re.compile(rb"POST /api/tasks/settle|PUT \S+/(complete|fail|release|requeue|dead-letter)"),
+    }
 
     def reached(self, port: int) -> tuple[str, Mapping[str, str]]:
         return f"http://127.0.0.1:{port}/{QUEUE}", {}
@@ -159,6 +176,7 @@ class ServiceStore(SqliteStore):
 class PostgresStore(Store):
     """PostgreSQL, on a server of its own."""
 
+    name = "postgres"
     can_be_killed = True
 
     def reached(self, port: int) -> tuple[str, Mapping[str, str]]:
@@ -210,7 +228,13 @@ class PostgresStore(Store):
 class AzuriteStore(Store):
     """Azurite's queues. It is never killed: what it has not saved yet it forgets, leases too, as no Azure does."""
 
+    name = "azurite"
     cancels = False  # that takes a journal, whose tables would be one more service
+    verbs: ClassVar[Mapping[str, re.Pattern[bytes]]] = {
+        "receive": re.compile(rb"GET \S+/messages\?"),
+        "renew": re.compile(rb"PUT \S+/messages/"),
+        "settle": re.compile(rb"DELETE \S+/messages/"),
+    }
 
     def reached(self, port: int) -> tuple[str, Mapping[str, str]]:
         return f"{ACCOUNT}/{QUEUE}", {"JOBQ_CONNECTION_STRING": connection_string(port), "JOBQ_JOURNAL": "off"}
@@ -236,12 +260,7 @@ class AzuriteStore(Store):
         return self._record.leases
 
 
-STORES: Final[Mapping[str, type[Store]]] = {
-    "sqlite": SqliteStore,
-    "service": ServiceStore,
-    "postgres": PostgresStore,
-    "azurite": AzuriteStore,
-}
+STORES: Final = {store.name: store for store in (SqliteStore, ServiceStore, PostgresStore, AzuriteStore)}
 
 
 def why_not(name: str) -> str:

@@ -1,7 +1,7 @@
 """What Azurite's answers say of leases: only what it accepted, and never a longer lease than it gave."""
 
 from tests.chaos.azurite_record import AzuriteRecord
-from tests.overlap.store_truth import Attempt
+from tests.chaos.store_truth import Attempt
 from tests.support.http_proxy import ProxiedRequest
 
 PATH = "/account/q/messages"

@@ -7,8 +7,8 @@ import pytest
 
 from tests.chaos.checker import Evidence, Interruption, Rule, check, counts, margins
 from tests.chaos.history import History
+from tests.chaos.store_truth import Attempt, Lease
 from tests.chaos.task_program import BEAT_SECONDS
-from tests.overlap.store_truth import Attempt, Lease
 
 GUARDIAN, OTHER = 100, 200
 LEASE_SECONDS = 5.0
@@ -66,7 +66,7 @@ def forgery() -> Forgery:
     made.lived("c", 1, 104.0, 105.0, "dead")
     made.acknowledged = {"a": 1, "b": 2, "c": 1, "d": 1}
     made.ends = {"a": ["done"], "b": ["done"], "c": ["dead"], "d": ["canceled"]}
-    made.blows = [Interruption("blackhole", GUARDIAN, 12.0, 20.0, is_partition=True)]
+    made.blows = [Interruption("blackhole", GUARDIAN, 12.0, 20.0, has_margin=True)]
     return made
 
 
@@ -240,21 +240,21 @@ def test_a_completion_whose_answer_was_lost_explains_another_start(forgery: Forg
     assert forgery.found() == set()
 
 
-def test_margins_are_of_trees_that_a_partition_cost_their_lease(forgery: Forgery) -> None:
+def test_margins_are_of_trees_that_a_blow_cost_their_lease(forgery: Forgery) -> None:
     forgery.blows.append(Interruption("kill worker", GUARDIAN, 104.5, 105.5))
     forgery.leases[Attempt("c", 1)] = Lease([109.0])
     assert margins(forgery.evidence()) == {"blackhole": [pytest.approx(2.0 - BEAT_SECONDS)]}
 
 
 @pytest.mark.parametrize("what", ["ended by itself", "killed as well", "killed before", "settled"])
-def test_no_margin_is_taken_where_a_partition_did_not_cost_the_lease(forgery: Forgery, what: str) -> None:
+def test_no_margin_is_taken_where_a_blow_did_not_cost_the_lease(forgery: Forgery, what: str) -> None:
     match what:
         case "ended by itself":
             forgery.lines.append(f"a 0.0.1 10 {int(14e9)} end {GUARDIAN}\n")
         case "killed as well":
             forgery.blows.append(Interruption("kill broker", None, 13.0, 15.0))
         case "killed before":
-            forgery.blows[0] = Interruption("blackhole", GUARDIAN, 14.5, 20.0, is_partition=True)
+            forgery.blows[0] = Interruption("blackhole", GUARDIAN, 14.5, 20.0, has_margin=True)
         case "settled":
             forgery.leases[Attempt("a", 1)].settlements.append("ready")
     assert margins(forgery.evidence()) == {}

@@ -16,7 +16,7 @@ from tests.chaos.history import History
 from tests.chaos.record import of_campaign, table
 from tests.chaos.stores import STORES
 
-HAND_WITH_NETWORK = 9
+HAND_WITH_NETWORK = 11
 
 
 def test_one_seed_is_one_menu(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_every_hand_has_each_class_and_two_hands_all_partitions(tmp_path: Path) 
     store.port = 1
     hands = Counter(islice(deck(store, random.Random(7)), 2 * HAND_WITH_NETWORK))
     assert set(PARTITIONS) <= set(hands)
-    assert (hands[Kind.KILL_WORKER], hands[Kind.KILL_GUARDIAN]) == (4, 2)
+    assert (hands[Kind.KILL_WORKER], hands[Kind.KILL_GUARDIAN], hands[Kind.ONE_VERB]) == (4, 2, 4)
 
 
 def test_a_store_without_a_network_is_not_cut_off(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_store_without_a_network_is_not_cut_off(tmp_path: Path) -> None:
 def test_a_blow_that_struck_nothing_is_not_counted_and_below_its_floors_a_campaign_is_void() -> None:
     blows = [Struck(Kind.KILL_WORKER, 0.0, 1, has_struck=number < 2) for number in range(5)]
     outcome = Outcome(Evidence(History(), {}, {}, {}), blows, clock_stepped=0.0, seconds=1.0)
-    record = of_campaign("sqlite", Plan(30, 7), outcome, has_network=False, can_be_killed=False)
+    record = of_campaign(STORES["sqlite"], Plan(30, 7), outcome)
     assert record["figures"]["kill worker"] == 2
     assert record["blows"] == [{"blow": "kill worker", "struck": 2, "missed": 3}]
     assert record["violations"] == []
@@ -54,7 +54,7 @@ def test_a_blow_that_struck_nothing_is_not_counted_and_below_its_floors_a_campai
 
 def test_a_wall_clock_that_was_set_makes_a_campaign_void() -> None:
     outcome = Outcome(Evidence(History(), {}, {}, {}), [], clock_stepped=-0.5, seconds=1.0)
-    record = of_campaign("sqlite", Plan(30, 7), outcome, has_network=False, can_be_killed=False)
+    record = of_campaign(STORES["sqlite"], Plan(30, 7), outcome)
     assert any("wall clock" in text for text in record["void"])
 
 
@@ -65,6 +65,11 @@ def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         command.main(words)
     assert "usage: python -m tests.chaos" in capsys.readouterr().err
+
+
+def test_a_store_without_a_network_is_not_partitioned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--only", "partitions", "--store", "sqlite"]) == 2
+    assert "has no network" in capsys.readouterr().err
 
 
 def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

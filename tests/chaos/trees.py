@@ -12,10 +12,10 @@ from jobq.task import Budgets, Task
 from tests.chaos.blows import boottime
 from tests.chaos.crew import Member
 from tests.chaos.record import Record, head
+from tests.chaos.store_truth import Attempt
 from tests.chaos.stores import SqliteStore
 from tests.guardian.hostile import TREES
 from tests.guardian.stage import gone, hostile, living, marker, until_async
-from tests.overlap.store_truth import Attempt
 
 KINDS: Final = (
     *("double_fork", "setsid", "nohup", "ignores_term"),
@@ -39,7 +39,7 @@ async def kill_trees(folder: Path, progress: Callable[[str], None]) -> Record:
         progress(way)
         place = folder / str(number)
         place.mkdir()
-        found = await _killed(place, way)
+        found = await survivors_of(place, way)
         killed[way] = len(KINDS)
         survivors += [f"{way}: {count} processes of {kind}" for kind, count in found.items()]
     return {
@@ -52,7 +52,7 @@ async def kill_trees(folder: Path, progress: Callable[[str], None]) -> Record:
     }
 
 
-async def _killed(folder: Path, way: str) -> dict[str, int]:
+async def survivors_of(folder: Path, way: str) -> dict[str, int]:
     """Grow one tree of each kind below a worker, kill them in one way, and return who lives on, by kind."""
     store = SqliteStore(folder)
     await store.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containment.blows import Blow, Processes
+from tests.chaos.processes import Blow, Processes
 from tests.guardian.stage import until
 
 pytestmark = pytest.mark.check

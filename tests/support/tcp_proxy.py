@@ -24,6 +24,7 @@ class TcpStrike(StrEnum):
     SWALLOW_ANSWER = "swallow_answer"  # passed on; no answer ever comes, the connection stays
     BREAK = "break"  # not passed on; the connection breaks
     HANG = "hang"  # not passed on; no answer, the connection stays: a black hole
+    LATE_ANSWER = "late_answer"  # passed on; its answer comes after `late_answer_seconds`
 
 
 class Direction(StrEnum):
@@ -48,10 +49,12 @@ class TcpProxy(Proxy):
     Attributes:
         struck: how many strikes have hit: pieces that were lost, held or aimed at, connections that were broken.
         accepted: how many connections were taken.
+        late_answer_seconds: how late a late answer is.
     """
 
     struck: int = 0
     accepted: int = 0
+    late_answer_seconds: float = 0.0
     _plans: list[_Plan] = field(default_factory=list)
     _silent: Direction | None = None
     _late_seconds: float = 0.0
@@ -157,6 +160,9 @@ class _Passage:
             while answer := await self.service.read(_CHUNK):
                 if self.strike is TcpStrike.LOSE_ANSWER:
                     return
+                if self.strike is TcpStrike.LATE_ANSWER:
+                    await asyncio.sleep(self.proxy.late_answer_seconds)
+                    self.strike = None
                 await self.proxy.hold()
                 if self.strike is None and not self.proxy.swallows_answers():
                     self.to_client.write(answer)

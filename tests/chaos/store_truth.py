@@ -1,7 +1,5 @@
 """What the store itself says of each lease, written by SQLite in the very transaction that granted or ended it.
 
-Shared by the campaigns here, in `tests/containment` and in `tests/chaos`.
-
 A trigger copies each change of a task's state or expiry into a table of the test's. So a renewal whose answer was
 lost or came late is there if, and only if, the store committed it.
 """
@@ -16,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _TABLE = (
-    "CREATE TABLE overlap_record"
+    "CREATE TABLE chaos_record"
     " (id TEXT, deliveries INTEGER, state TEXT, expires_at REAL, was_settled INTEGER, wall REAL)"
 )
 _TRIGGER = (
-    "CREATE TRIGGER overlap_recorder AFTER UPDATE OF state, expires_at ON task BEGIN INSERT INTO overlap_record"
+    "CREATE TRIGGER chaos_recorder AFTER UPDATE OF state, expires_at ON task BEGIN INSERT INTO chaos_record"
     " VALUES (new.id, new.deliveries, new.state, new.expires_at, new.settlements <> old.settlements,"
     " (julianday('now') - 2440587.5) * 86400.0); END"
 )
@@ -60,7 +58,7 @@ def leases(path: Path) -> dict[Attempt, Lease]:
     return leases_of(
         (*changed, wall - ahead)
         for *changed, wall in _ask(
-            path, "SELECT id, deliveries, state, expires_at, was_settled, wall FROM overlap_record ORDER BY rowid"
+            path, "SELECT id, deliveries, state, expires_at, was_settled, wall FROM chaos_record ORDER BY rowid"
         )
     )
 

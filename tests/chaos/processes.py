@@ -1,15 +1,17 @@
-"""Blows to the three processes of a `jobq worker`, and to the leaders of its tasks; shared with `tests/chaos`."""
+"""Blows to the three processes of a `jobq worker`, and to the leaders of its tasks."""
 
 import os
 import signal
 import threading
 import time
 from contextlib import suppress
+from itertools import product
 from typing import Final, NamedTuple
 
 from tests.guardian.stage import children, guardian_below, state, worker_below
 
 THREE: Final = ("worker", "guardian", "watcher")
+BLOCK: Final = signal.SIGRTMIN  # to the worker of a campaign, see site/sitecustomize.py
 
 
 class Blow(NamedTuple):
@@ -23,6 +25,13 @@ class Blow(NamedTuple):
 
 
 Case = tuple[Blow, ...]
+SINGLES: Final[list[Case]] = [
+    (Blow(*blow),)
+    for blow in product(("kill", "stop", "stop and continue", "starve"), ("worker", "guardian", "leader"))
+]
+PAIRS: Final[list[Case]] = [
+    (first, second) for (first,), (second,) in product(SINGLES, SINGLES) if first.target != second.target
+]
 
 
 class Processes:
@@ -79,7 +88,7 @@ class Processes:
             time.sleep(0.01)
         self.send(signal.SIGCONT, target)
 
-    def send(self, number: signal.Signals, *targets: str) -> None:
+    def send(self, number: int, *targets: str) -> None:
         """Send a signal to all of a kind."""
         for pidfd in (pidfd for target in targets for pidfd in self._pidfds.get(target, ())):
             with suppress(ProcessLookupError):
