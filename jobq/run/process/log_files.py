@@ -81,10 +81,6 @@ class LogFile:
         """Whether nothing more comes."""
         return self._most < 0
 
-    def join(self, seconds: float) -> None:
-        """Wait until nothing waits for the disk any more, for so long at most."""
-        self._thread.join(seconds)
-
     def write(self, chunk: bytes) -> None:
         """Append, some time; never waits."""
         with self._lock:
