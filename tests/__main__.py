@@ -31,7 +31,7 @@ _SIDE_BY_SIDE: Final = 4
 # Runs that follow each other. The second has leases of seconds and many cases at once in a file, and what it kills,
 # workers elsewhere would see; the third measures margins of time.
 _APART: Final = ("conformance", "guardian")
-_ALONE: Final = ("containment", "timing", "overlap")
+_ALONE: Final = ("containment", "timing", "chaos")
 # A batch ends soon enough for the last one to leave no process idle for long, and is worth the start of pytest.
 _BATCH_SECONDS: Final = 40.0
 _UNKNOWN_SECONDS: Final = 2.0  # of a file that no run has recorded
