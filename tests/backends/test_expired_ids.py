@@ -97,8 +97,10 @@ async def test_many_push_them_at_once_and_one_is_queued(place: Place, queue: Tab
     """In any order, and while they are forgotten."""
     again = await _done(queue, 30)
     place.pass_days(31)
+    others = [place.handle() for _ in range(6)]
     async with AsyncExitStack() as stack:
-        others = [await stack.enter_async_context(place.handle()) for _ in range(6)]
+        for each in others:
+            await stack.enter_async_context(each)
         pushes = [each.push(again[:: 1 - 2 * (number % 2)]) for number, each in enumerate(others)]
         await asyncio.gather(*pushes, queue.receive(1, LEASE, NOW))
     assert (await queue.stats()).unfinished == 30

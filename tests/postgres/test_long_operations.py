@@ -62,19 +62,6 @@ async def test_no_transaction_takes_all_rows(
     assert max(row[0] for row in rows) <= ROWS_AT_ONCE
 
 
-async def test_clear_leaves_what_is_pushed_while_it_runs(queue: PostgresBackend) -> None:
-    await queue.push(tasks(_ROWS))
-    await queue.receive(3, LEASE, NOW)
-    step = await queue.clear_some("")
-    await queue.push(tasks(5, "late"))
-    total = step.deleted
-    while step.cursor is not None:
-        step = await queue.clear_some(step.cursor)
-        total += step.deleted
-    assert total == _ROWS
-    assert (await queue.stats()).unfinished == 5, "what was acknowledged after the beginning is still there (S1)"
-
-
 async def test_a_place_in_the_dead_letters_that_no_page_gave_is_refused(queue: PostgresBackend) -> None:
     """Not told as an outage, after which whoever asks over HTTP would ask again and again."""
     with pytest.raises(ConfigurationError, match="is no place in a list of dead letters"):

@@ -14,13 +14,9 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from jobq.errors import LockLost
-from jobq.journal.records import Attempt
-from jobq.journal.store import journal_of
-from jobq.settlement import Complete, MoveToDeadLetters, Record
 from jobq_sqlite import SqliteBackend
 from jobq_sqlite.bulk import ROWS_AT_ONCE
-from tests.sqlite.support import DONE, LEASE, NOW, ask, backend, real_file, tasks
+from tests.sqlite.support import LEASE, NOW, ask, backend, real_file, tasks
 
 _STEP = 1000  # instructions of SQLite's machine
 _ROWS = 4000
@@ -193,74 +189,6 @@ async def test_no_transaction_takes_more_than_a_few_hundred_rows(tmp_path: Path,
         with Metering() as metering:
             await operation(queue, tmp_path / "jobs.db")
     assert 0 < metering.longest < _MOST_STEPS, f"{metering.longest} thousand instructions for {ROWS_AT_ONCE} rows"
-
-
-async def test_clear_leaves_what_is_pushed_while_it_runs_and_other_queues_alone(tmp_path: Path) -> None:
-    async with _metered(tmp_path) as queue, backend(real_file(tmp_path / "jobs.db"), "other") as other:
-        await queue.create()
-        await other.create()
-        await other.push(tasks(3, "other"))
-        _fill(tmp_path / "jobs.db", "ready", 700)
-        _fill(tmp_path / "jobs.db", "scheduled", 700)
-        await queue.receive(100, LEASE, NOW)
-        first = await queue.clear_some("")
-        assert 0 < first.deleted <= ROWS_AT_ONCE
-        await queue.push(tasks(5, "late"))
-        total, cursor = first.deleted, first.cursor
-        while cursor is not None:
-            total, cursor = total + (step := await queue.clear_some(cursor)).deleted, step.cursor
-        assert total == 1400
-        assert (await queue.stats()).unfinished == 5, "what was acknowledged after the beginning is still there (S1)"
-        assert (await other.stats()).unfinished == 3
-
-
-async def test_clear_leaves_what_is_pushed_after_another_has_cleared_all(tmp_path: Path) -> None:
-    """SQLite gave the numbers of deleted rows to new tasks: the clear that went on took them for its own."""
-    async with _metered(tmp_path) as queue:
-        await queue.create()
-        _fill(tmp_path / "jobs.db", "ready", 1000)
-        step = await queue.clear_some("")
-        await queue.clear()
-        late = await queue.push(tasks(1000, "late"))
-        while step.cursor is not None:
-            step = await queue.clear_some(step.cursor)
-        assert (await queue.stats()).unfinished == len(late), "what was acknowledged after the beginning is there (S1)"
-
-
-async def test_clear_leaves_what_is_put_back_while_it_runs_with_all_that_is_known_of_it(tmp_path: Path) -> None:
-    """A dead letter kept its place in the order: the clear took it for one that had waited from the beginning."""
-    letter = MoveToDeadLetters(
-        "failures", "", record=Record(Attempt(attempt=1, outcome="failed", then="dead", ended=1.0), "its output")
-    )
-    async with _metered(tmp_path) as queue:
-        await queue.create()
-        _fill(tmp_path / "jobs.db", "ready", 700)
-        ids = await queue.push(tasks(3, "precious", priority=9))
-        deliveries = await queue.receive(3, LEASE, NOW)
-        for delivery in deliveries:
-            await delivery.settle(letter)
-        step = await queue.clear_some("")
-        assert await queue.redrive(ids) == ids
-        while step.cursor is not None:
-            step = await queue.clear_some(step.cursor)
-        assert [each.id for each in await queue.peek(9)] == ids
-        await deliveries[0].settle(letter)  # the answer to the first may have been lost (S5)
-        with pytest.raises(LockLost):
-            await deliveries[0].settle(Complete(DONE))
-        assert await journal_of(queue).output(ids[0]) == (1, "its output")
-        (again, *_) = await queue.receive(3, LEASE, NOW)
-        await again.settle(
-            Complete(DONE, record=Record(Attempt(attempt=2, outcome="succeeded", then="done", ended=2.0)))
-        )
-        assert [each.attempt for each in await journal_of(queue).attempts(ids[0])] == [1, 2]
-
-
-async def test_an_interrupted_clear_goes_on_with_the_next(tmp_path: Path) -> None:
-    async with _metered(tmp_path) as queue:
-        await queue.create()
-        _fill(tmp_path / "jobs.db", "ready", 2000)
-        first = await queue.clear_some("")
-        assert await queue.clear() == 2000 - first.deleted
 
 
 class _Contender:
