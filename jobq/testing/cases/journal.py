@@ -305,7 +305,9 @@ def _of(bench: Bench) -> Journal:
     return journal_of(bench.backend)
 
 
-def _record(bench: Bench, delivery: Delivery, then: str, **more: int) -> Record:
+def _record(bench: Bench, delivery: Delivery, then: str, exit_code: int | None = None) -> Record:
     outcome = OutcomeKind.SUCCEEDED if then == "done" else OutcomeKind.FAILED
-    attempt = Attempt(attempt=delivery.deliveries, outcome=outcome, then=then, ended=bench.clock.wall(), **more)
+    attempt = Attempt(
+        attempt=delivery.deliveries, outcome=outcome, then=then, ended=bench.clock.wall(), exit_code=exit_code
+    )
     return Record(attempt, "")
