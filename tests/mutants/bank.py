@@ -123,7 +123,7 @@ BANK: Final[tuple[Mutant, ...]] = (
         file="backends/jobq_azure/table_journal/cancel_requests.py",
         text="return request.birth == birth",
         wrong="return True",
-        test="tests/azure/journal/test_journal_table.py::test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id",
+        test="tests/conformance/test_storage_queue_journal.py::test_case[journal.an_id_that_is_pushed_again_is_another_task]",
     ),
     Mutant(
         name="a cancel request for an unknown id ends what is pushed later (Azure)",

@@ -1,7 +1,6 @@
 """What a worker notes of its queue costs it no connection, holds up none of its own work, and needs few rights."""
 
 import asyncio
-from dataclasses import replace
 
 from jobq.clock import SystemClock
 from jobq.journal.notes import NoteKind
@@ -10,8 +9,8 @@ from jobq.journal.presence import WorkerPresence
 from jobq.settlement import Complete
 from jobq_postgres import PostgresBackend
 from tests.postgres.server import Database
-from tests.postgres.support import DONE, LEASE, NOW, take, tasks
-from tests.postgres.test_schema import as_role, documented_grants, handle
+from tests.postgres.support import DONE, LEASE, take, tasks
+from tests.postgres.test_schema import as_role, documented_grants
 from tests.postgres.test_schema import roles as roles  # noqa: PLC0414 - a fixture
 
 _PRESENCE = WorkerPresence(holder="h:1", host="h", version="1", slots=1, busy=0, state="working", started=0.0)
@@ -38,26 +37,6 @@ async def test_a_worker_has_no_further_connection_for_it_but_for_a_moment(
         while await asyncio.to_thread(database.run, _CONNECTIONS) != before:
             await asyncio.sleep(0.05)
     assert len(await notes.page(NoteKind.ENDED, "", 10)) == 3
-
-
-async def test_of_many_workers_one_has_the_turn(queue: PostgresBackend, database: Database) -> None:
-    """All of them at the beginning of a minute: one looks, and the others write a row each."""
-    await queue.push(tasks(1))
-    handles = [handle(database) for _ in range(8)]
-    observers = []
-    for number, each in enumerate(handles):
-        notes = (await each.__aenter__()).observations()
-        assert notes is not None
-        await each.receive(1, LEASE, NOW)
-        observers.append((Observer(notes, clock=SystemClock()), replace(_PRESENCE, holder=f"h:{number}")))
-    await asyncio.gather(*(observer.step(presence) for observer, presence in observers))
-    looks = [row for row in await asyncio.to_thread(database.run, _CONNECTIONS) if row == ("jobq observe",)]
-    assert len(looks) in (1, 2), "two where a minute began meanwhile"
-    for each in handles:
-        await each.__aexit__(None, None, None)
-    notes = queue.observations()
-    assert notes is not None
-    assert len(await notes.page(NoteKind.WORKER, "", 10)) == 8
 
 
 async def test_a_lock_on_the_notes_holds_up_no_renewal_and_no_settle(

@@ -12,7 +12,7 @@ from jobq.lease.store import Busy, Grant, LeaseState, Request
 from jobq.testing.clock import VirtualClock
 from jobq_sqlite.host import BootedHost
 from jobq_sqlite.open_file import SCHEMA_VERSION
-from tests.sqlite.support import HOST, NOW, ask, backend, intact, tasks, virtual_file
+from tests.sqlite.support import HOST, ask, backend, intact, virtual_file
 from tests.sqlite.test_unknown import Failing
 
 REBOOTED = BootedHost(HOST.machine_id, "boot-2")
@@ -87,14 +87,3 @@ async def test_a_commit_that_was_not_confirmed_is_unknown_and_repeated_exactly(t
         record = await leases.read("one")
         assert record is not None
         assert (record.state, record.token, record.cursor) == (LeaseState.RELEASED, 1, "half")
-
-
-async def test_leases_and_tasks_share_the_file_and_nothing_else(tmp_path: Path) -> None:
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.create()
-        await queue.leases.acquire(request())
-        await queue.push(tasks(3))
-        assert await queue.clear() == 3
-        (record,) = await queue.leases.list()
-        assert record.state is LeaseState.ACTIVE
-        assert await queue.receive(1, timedelta(seconds=5), NOW) == []

@@ -5,7 +5,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 from jobq.backend import Delivery
+from jobq.lease.store import KeepsLeases, LeaseState, Request
 from jobq.settlement import Complete, MoveToDeadLetters, Requeue
+from jobq.task import new_id
 from jobq.testing.cases import case
 from jobq.testing.harness import DONE, NOW, Bench, crashes, stored
 
@@ -213,6 +215,21 @@ async def clear_deletes_all_but_the_dead(bench: Bench) -> None:
     await bench.nothing()
     assert [each.id for each in await bench.backend.dead_letters(10)] == [buried.id]
     assert await bench.backend.clear() == 0
+
+
+@case("named_leases")
+async def clear_leaves_named_leases(bench: Bench) -> None:
+    """They are in the same store, and nobody's task."""
+    assert isinstance(bench.backend, KeepsLeases)
+    leases = bench.backend.leases
+    ttl = max(bench.long_lease, leases.limits.min_ttl)
+    await leases.acquire(Request(name="nightly", key=new_id(), holder="h:1", ttl=ttl))
+    await bench.pushed(3)
+    assert await bench.backend.clear() == 3
+    await bench.nothing()
+    record = await leases.read("nightly")
+    assert record is not None
+    assert record.state is LeaseState.ACTIVE
 
 
 @case("redelivers_at=front")

@@ -9,9 +9,8 @@ import pytest
 
 from jobq.errors import AccessDenied, BackendUnavailable, ConfigurationError, SettlementUnknown, StoreUnusable
 from jobq.fencing import FencingNumber
-from jobq.journal.records import Attempt, TaskState
 from jobq.settings import Settings
-from jobq.settlement import Complete, MoveToDeadLetters, Record, Requeue
+from jobq.settlement import Complete, MoveToDeadLetters, Requeue
 from jobq.spec import resolve
 from jobq.task import Task, TaskResult
 from jobq_azure.table_journal import client, recorder
@@ -19,7 +18,7 @@ from jobq_azure.table_journal import entities as rows
 from jobq_azure.table_journal.backend import JournaledQueue
 from jobq_azure.table_journal.cancel_requests import CancelRequest
 from jobq_azure.table_journal.client import MOST_ROWS, Verb, Write
-from tests.azure.journal.journal_stage import another, journaled, key_of, record, state, written
+from tests.azure.journal.journal_stage import another, journaled, key_of, state, written
 from tests.azure.stage import LEASE, NOW, Stage, eventually
 from tests.support.http_proxy import Strike
 
@@ -100,26 +99,6 @@ async def test_only_what_was_confirmed_is_told(stage: Stage) -> None:
     assert await state(queue, second.id) == "succeeded"
 
 
-async def test_what_nobody_could_record_is_found_by_the_next(stage: Stage) -> None:
-    """An attempt whose worker vanished; its own late word of its end would not be lost either."""
-    queue = await journaled(stage)
-    (id_,) = await queue.push([Task.new(command="true")])
-    await queue.receive(1, timedelta(seconds=1), NOW)
-    await written(queue)
-    assert await queue.journal.attempts(id_) == []
-    (second,) = await queue.receive(1, LEASE, timedelta(seconds=5))
-    assert [each.state for each in await queue.journal.running(5)] == [TaskState.EXPIRED] or len(queue.writer) == 0
-    attempt = Attempt(attempt=2, outcome="failed", then="retry", ended=time.time(), exit_code=3)
-    ended = Record(attempt, "é\0\U0001f600" * 60_000)
-    await second.settle(Requeue(second.task.counters.raised(failures=1), timedelta(hours=1), record=ended))
-    found = await record(queue, id_)
-    assert found.state is TaskState.SCHEDULED
-    told = [(one.attempt, one.outcome, one.then) for one in await queue.journal.attempts(id_)]
-    assert told == [(1, "lock_lost", "lost"), (2, "failed", "retry")]
-    assert await queue.journal.output(id_) == (2, ended.output), "of any characters, and over a property's 64 KiB"
-    assert await queue.journal.output(id_, 1) == (1, "")
-
-
 async def test_what_a_task_costs(stage: Stage) -> None:
     """docs/costs.md: a look, and a transaction each for its push, start and end; many tasks share them."""
     queue = await journaled(stage)
@@ -177,23 +156,6 @@ async def test_a_thousand_wishes_hide_none(stage: Stage) -> None:
     assert await queue.journal.cancel([id_, "nobody-s"]) == ["canceled", "unknown"]
     (delivery,) = await queue.receive(1, LEASE, NOW)
     assert delivery.cancel_requested
-
-
-async def test_what_is_cleared_purged_and_put_back_is_known(stage: Stage) -> None:
-    queue = await journaled(stage)
-    one, two = await queue.push([Task.new(command="true") for _ in range(2)])
-    for delivery in await queue.receive(2, LEASE, NOW):
-        await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
-    assert await state(queue, one) == "dead"
-    assert await queue.redrive([one]) == [one]
-    assert await state(queue, one) == "ready"
-    assert (await queue.journal.stats(60)).states["dead"] == 1
-    assert await queue.purge_dead([two]) == [two]
-    await written(queue)
-    assert await queue.journal.find([two]) == []
-    await queue.clear()
-    await written(queue)
-    assert await queue.journal.unfinished("", 10) == []
 
 
 async def _dead(queue: JournaledQueue, id_: str) -> Task:
@@ -331,39 +293,6 @@ async def test_what_is_put_back_is_known_though_others_stay(stage: Stage) -> Non
         await queue.purge_dead([staying, gone])
     await written(queue)
     assert [record.id for record in await queue.journal.find([staying, gone])] == [staying]
-
-
-async def test_who_retries_a_task_wants_it_to_run(stage: Stage) -> None:
-    """A cancel request that came too late for an attempt does not end the next, which somebody has asked for since."""
-    queue = await journaled(stage)
-    ids = await queue.push([Task.new(command="true") for _ in range(2)])
-    for delivery in await queue.receive(2, LEASE, NOW):
-        if delivery.id == ids[0]:
-            await written(queue)
-            assert [*await queue.journal.cancel(ids)] == ["stopping"] * 2
-            await delivery.settle(MoveToDeadLetters("failed", "exit code 3"))
-        else:
-            await delivery.settle(Requeue(delivery.task.requeued(failures=1).counters, NOW))
-    assert await state(queue, ids[0]) == "dead"
-    assert await queue.redrive(ids) == [ids[0]]
-    await written(queue)
-    canceled = {each.id: each.cancel_requested for each in await queue.receive(2, LEASE, NOW)}
-    assert canceled == {ids[0]: False, ids[1]: True}, "what only waits is still to end"
-
-
-async def test_s11_a_wish_that_came_too_late_ends_no_later_task_of_that_id(stage: Stage) -> None:
-    queue = await journaled(stage)
-    (id_,) = await queue.push([Task.new(command="true", id="train")])
-    (former,) = await queue.receive(1, LEASE, NOW)
-    await written(queue)
-    assert [*await queue.journal.cancel([id_])] == ["stopping"]
-    await former.settle(Complete(GOOD))  # before it has looked again
-    await written(queue)
-    await queue.push([Task.new(command="true", id="train")])
-    await written(queue)
-    assert not (await record(queue, id_)).cancel_requested
-    (later,) = await queue.receive(1, LEASE, NOW)
-    assert not later.cancel_requested, "nobody has canceled it"
 
 
 async def test_l4_an_odd_wish_ends_no_worker(stage: Stage) -> None:
@@ -525,24 +454,6 @@ async def test_rows_of_a_stranger_are_said_to_be_unreadable(stage: Stage) -> Non
     (delivery,) = await queue.receive(1, LEASE, NOW)
     await delivery.settle(Complete(GOOD))
     assert await state(queue, task.id) == "succeeded"
-
-
-async def test_who_pushes_an_id_again_hears_nothing_of_the_former_task(stage: Stage) -> None:
-    """`push --wait` reported the outcome of the task that had this id before, while the new one had not begun."""
-    queue = await journaled(stage)
-    for outcome in ("succeeded", "dead"):
-        again = Task.new(command="true", id="nightly")
-        await queue.push([again])
-        await written(queue)
-        assert await state(queue, "nightly") == "ready"
-        (delivery,) = await queue.receive(1, LEASE, NOW)
-        assert await state(queue, "nightly") == "running"
-        await (
-            delivery.settle(Complete(TaskResult(exit_code=0)))
-            if outcome == "succeeded"
-            else delivery.settle(MoveToDeadLetters("failed", "exit code 7"))
-        )
-        assert await state(queue, "nightly") == outcome
 
 
 async def test_whose_an_outcome_is_is_known_an_hour_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
