@@ -135,20 +135,6 @@ async def test_a_canceled_batch_ends_in_steps_whoever_takes_them(database: Datab
     assert (found.state, found.counts["canceled"], found.counts["succeeded"]) == (BatchState.FINISHED, 2297, 3)
 
 
-async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(database: Database, queue: PostgresBackend) -> None:
-    """Who canceled was killed half way: what waited still, ran."""
-    await queue.batches.begin("s7", Plan())
-    await queue.push(tasks(700, batch="s7"))
-    (delivery,) = await queue.receive(1, LEASE, NOW)
-    await delivery.settle(MoveToDeadLetters("failures", ""))
-    database.run("UPDATE jobq.batch SET state = 'sealed', sealed_at = now(), is_canceled = true")
-    assert await queue.redrive([delivery.id]) == [delivery.id]
-    async with asyncio.timeout(30):
-        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
-            await asyncio.sleep(0.05)
-    assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
-
-
 async def test_a_batch_is_forgotten_with_its_ids(database: Database, queue: PostgresBackend) -> None:
     """And one that nobody sealed, when it holds nothing; not before what was run at its end is forgotten, too."""
     for name in ("s7", "empty", "new", "held"):
@@ -252,24 +238,3 @@ async def _check(plan: Callable[..., Any]) -> None:
         text = await plan(statement, *values)
         assert "batch_pkey" in text, text
         assert "Seq Scan" not in text, text
-
-
-async def test_s11_a_batch_that_a_newer_jobq_keeps_in_another_form_keeps_nobody_from_its_tasks(
-    queue: PostgresBackend, database: Database
-) -> None:
-    """Whoever claimed or settled came upon its note, and failed."""
-    await queue.batches.begin("new", Plan())
-    await queue.push([Task.new(command="true", batch="new"), Task.new(command="true")])
-    await queue.batches.seal("new")
-    for column, newer in (("plan", "[]"), ("rounds", '{"1": {}}')):
-        ((kept,),) = database.run(f"SELECT {column} FROM jobq.batch")
-        database.run(f"UPDATE jobq.batch SET {column} = '{newer}'")
-        for held in await queue.receive(2, LEASE, NOW):
-            await held.settle(Complete(DONE))
-        await queue.push([Task.new(command="true")])
-        (held,) = await queue.receive(1, LEASE, NOW)
-        await held.settle(Complete(DONE))
-        assert await queue.receive(1, LEASE, NOW) == []
-        assert database.run("SELECT state FROM jobq.batch") == [("sealed",)]
-        database.run(f"UPDATE jobq.batch SET {column} = '{kept}'")
-    assert (await queue.batches.seal("new")).state is BatchState.FINISHED

@@ -11,7 +11,7 @@ import pytest
 from jobq.batch_plan import Plan, named_for_end
 from jobq.batches import BatchState, counts_of
 from jobq.errors import BatchNotFound
-from jobq.settlement import Complete, MoveToDeadLetters
+from jobq.settlement import Complete
 from jobq.task import Task
 from jobq.testing.clock import VirtualClock
 from jobq.testing.harness import raises
@@ -90,22 +90,6 @@ async def test_a_large_one_is_canceled_in_steps_by_whoever_writes(tmp_path: Path
         assert found.state is BatchState.FINISHED
         assert found.counts["canceled"] + found.counts["succeeded"] == 5000
         assert found.counts["succeeded"] == handed_out
-
-
-async def test_a_redrive_while_a_cancel_goes_on_lets_nothing_run(tmp_path: Path) -> None:
-    """Who canceled was killed half way: what waited still, ran."""
-    async with backend(virtual_file(tmp_path)) as queue:
-        await queue.create()
-        await queue.batches.begin("s7", Plan())
-        await queue.push(tasks(700, batch="s7"))
-        (delivery,) = await queue.receive(1, LEASE, NOW)
-        await delivery.settle(MoveToDeadLetters("failures", ""))
-        ask(tmp_path / "jobs.db", "UPDATE batch SET state = 'sealed', is_canceled = 1")
-        assert await queue.redrive([delivery.id]) == [delivery.id]
-        while (found := await queue.batches.find("s7")).state is not BatchState.FINISHED:
-            assert found.is_canceled
-            await queue.redrive(["none"])
-        assert (found.round, found.is_canceled, found.counts["canceled"]) == (1, True, 700)
 
 
 async def test_a_deleted_queue_takes_its_batches_along(tmp_path: Path) -> None:
