@@ -21,6 +21,7 @@ from jobq.errors import AnswerLost, BackendUnavailable, LockLost, PushUnknown, S
 from jobq.journal.store import journal_of
 from jobq.lease.store import Grant, Request, store_of
 from jobq.pausing import Pausable, Pause
+from jobq.server.error_responses import refused_for
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
 from tests.backends.places import DONE, NOW, tasks
 from tests.backends.ways import Way, to_postgres, to_service, to_storage
@@ -326,6 +327,10 @@ async def test_a_verb_of_an_operator(way: Way, lost: str, verb: str) -> None:
         if error is not None:
             assert isinstance(error, AnswerLost) or await seen(name) == before, f"request {number}: {error}"
             await call(way.far, name)
+        if isinstance(error, AnswerLost):
+            refusal = refused_for(error)
+            assert (refusal.status, refusal.code) == (504, "unknown"), "a service says no more than that"
+            assert "nothing was changed" not in refusal.message
         wanted.append(await seen(name))
         assert wanted[0] == wanted[-1] != before, f"request {number}"
         await way.near.clear()
