@@ -8,8 +8,6 @@ import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -23,57 +21,16 @@ from jobq.errors import AnswerLost, BackendUnavailable, LockLost, PushUnknown, S
 from jobq.journal.store import journal_of
 from jobq.lease.store import Grant, Request, store_of
 from jobq.pausing import Pausable, Pause
+from jobq.server.error_responses import refused_for
 from jobq.settlement import Complete, MoveToDeadLetters, Release, Requeue
-from jobq_http import HttpBackend, HttpConnection
-from jobq_postgres import PostgresBackend
-from tests.azure.emulator import Azurite
-from tests.azure.stage import staged
 from tests.backends.places import DONE, NOW, tasks
-from tests.postgres.server import Database
+from tests.backends.ways import Way, to_postgres, to_service, to_storage
 from tests.service.server import HttpServer, running
-from tests.support.http_proxy import HttpProxy, Strike
-from tests.support.tcp_proxy import TcpProxy, TcpStrike
 
 pytestmark = [pytest.mark.check, pytest.mark.timeout(180)]
 
 LEASE: Final = timedelta(seconds=30)
 _MOST_REQUESTS: Final = 12  # of a verb; more come from what goes on in the background
-
-
-@dataclass
-class Way:
-    """A queue, and the way to it.
-
-    Attributes:
-        near: reaches it undisturbed.
-        far: reaches it through the proxy.
-        proxy: may lose what is asked over it.
-    """
-
-    near: Backend
-    far: Backend
-    proxy: TcpProxy | HttpProxy
-
-    async def struck(self, lost: str, number: int, call: Awaitable[object]) -> tuple[bool, Exception | None]:
-        """Strike that request of a call; return whether there was one, and what the call has raised."""
-        sent = 0
-
-        def matches(_sent: object) -> bool:
-            nonlocal sent
-            sent += 1
-            return sent == number
-
-        error: Exception | None = None
-        if isinstance(self.proxy, HttpProxy):
-            self.proxy.strike(Strike(lost), matches=matches)
-        else:
-            self.proxy.strike(TcpStrike(lost), matches)
-        try:
-            await call
-        except (PushUnknown, SettlementUnknown, BackendUnavailable, LockLost) as raised:
-            error = raised
-        await self.proxy.heal()
-        return 0 < number <= sent, error
 
 
 @pytest.fixture(scope="module")
@@ -83,39 +40,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         yield made
 
 
-@asynccontextmanager
-async def _to_postgres(database: Database) -> AsyncIterator[Way]:
-    name = f"q-{uuid.uuid4().hex[:12]}"
-    async with TcpProxy(database.port) as proxy, PostgresBackend(database.server(), name) as near:
-        await near.create()
-        async with PostgresBackend(database.through(proxy.port).server(), name) as far:
-            yield Way(near, far, proxy)
-
-
-@asynccontextmanager
-async def _to_service(server: HttpServer) -> AsyncIterator[Way]:
-    name = f"q-{uuid.uuid4().hex[:12]}"
-    async with TcpProxy(server.port) as proxy, HttpBackend(HttpConnection(server.url), name) as near:
-        await near.create()
-        async with HttpBackend(HttpConnection(f"http://127.0.0.1:{proxy.port}"), name) as far:
-            yield Way(near, far, proxy)
-
-
-@asynccontextmanager
-async def _to_storage(azurite: Azurite, folder: Path) -> AsyncIterator[Way]:
-    async with staged(azurite, folder) as stage:
-        yield Way(stage.behind, stage.backend, stage.proxy)
-
-
 @pytest.fixture(params=["postgres", "http", "storage"])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
     """A queue of one's own, and the way to it."""
     if request.param == "postgres":
-        reached = _to_postgres(request.getfixturevalue("postgres"))
+        reached = to_postgres(request.getfixturevalue("postgres"))
     elif request.param == "http":
-        reached = _to_service(request.getfixturevalue("server"))
+        reached = to_service(request.getfixturevalue("server"))
     else:
-        reached = _to_storage(request.getfixturevalue("azurite"), tmp_path)
+        reached = to_storage(request.getfixturevalue("azurite"), tmp_path)
     async with reached as made:
         yield made
 
@@ -394,6 +327,10 @@ async def test_a_verb_of_an_operator(way: Way, lost: str, verb: str) -> None:
         if error is not None:
             assert isinstance(error, AnswerLost) or await seen(name) == before, f"request {number}: {error}"
             await call(way.far, name)
+        if isinstance(error, AnswerLost):
+            refusal = refused_for(error)
+            assert (refusal.status, refusal.code) == (504, "unknown"), "a service says no more than that"
+            assert "nothing was changed" not in refusal.message
         wanted.append(await seen(name))
         assert wanted[0] == wanted[-1] != before, f"request {number}"
         await way.near.clear()

@@ -14,7 +14,7 @@ BATCHES: Final[tuple[Mutant, ...]] = (
         file="jobq/batch_plan.py",
         text="        except (ValueError, AttributeError):",
         wrong="        except ZeroDivisionError:",
-        test="tests/sqlite/test_batch_ends.py::test_s11_a_batch_that_a_newer_jobq_keeps_in_another_form_keeps_nobody_from_settling",
+        test="tests/backends/test_batches.py::test_s11_a_batch_that_a_newer_jobq_keeps_in_another_form_keeps_nobody_from_settling",
     ),
     Mutant(
         name="a batch finishes while a task of it is leased (SQLite)",

@@ -242,24 +242,3 @@ async def _check(plan: Callable[..., Any]) -> None:
         text = await plan(statement, *values)
         assert "batch_pkey" in text, text
         assert "Seq Scan" not in text, text
-
-
-async def test_s11_a_batch_that_a_newer_jobq_keeps_in_another_form_keeps_nobody_from_its_tasks(
-    queue: PostgresBackend, database: Database
-) -> None:
-    """Whoever claimed or settled came upon its note, and failed."""
-    await queue.batches.begin("new", Plan())
-    await queue.push([Task.new(command="true", batch="new"), Task.new(command="true")])
-    await queue.batches.seal("new")
-    for column, newer in (("plan", "[]"), ("rounds", '{"1": {}}')):
-        ((kept,),) = database.run(f"SELECT {column} FROM jobq.batch")
-        database.run(f"UPDATE jobq.batch SET {column} = '{newer}'")
-        for held in await queue.receive(2, LEASE, NOW):
-            await held.settle(Complete(DONE))
-        await queue.push([Task.new(command="true")])
-        (held,) = await queue.receive(1, LEASE, NOW)
-        await held.settle(Complete(DONE))
-        assert await queue.receive(1, LEASE, NOW) == []
-        assert database.run("SELECT state FROM jobq.batch") == [("sealed",)]
-        database.run(f"UPDATE jobq.batch SET {column} = '{kept}'")
-    assert (await queue.batches.seal("new")).state is BatchState.FINISHED
