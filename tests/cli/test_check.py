@@ -81,6 +81,7 @@ async def test_the_embedded_queue_is_tried_out_and_nothing_is_left(jobq: Jobq) -
         assert await served(queue).queues() == ["demo"]
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 @pytest.mark.usefixtures("few")
 async def test_postgresql(postgres: Database) -> None:
     spec = postgres.url.removesuffix("/") + "/demo"
@@ -105,6 +106,7 @@ def test_what_to_do_can_be_copied(jobq: Jobq, postgres: Database) -> None:
     assert f"make them and the queue with: jobq {spec} create" in jobq(spec, "check", "--look", code=1).out
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 @pytest.mark.usefixtures("few")
 async def test_http(tmp_path: Path) -> None:
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:
@@ -145,6 +147,7 @@ async def test_what_a_service_does_otherwise_is_said_and_its_queues_are_deleted(
     assert queues_of(azurite) == set()
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 def test_a_check_that_is_interrupted_leaves_nothing(jobq: Jobq, azurite: Azurite) -> None:
     jobq.environment["JOBQ_CONNECTION_STRING"] = azurite.connection_string
     jobq(f"{ACCOUNT}/check-interrupted", "create")

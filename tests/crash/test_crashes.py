@@ -71,6 +71,7 @@ def nothing_wrong(words: Sequence[str], least: int) -> None:
     assert figures["points"] >= least
 
 
+@pytest.mark.slow("kills the store at dozens of its writes")
 @pytest.mark.parametrize(
     ("part", "every", "least"),
     [("kills", 12, 45), ("power", 80, 50)],
@@ -85,6 +86,8 @@ def test_no_crash_loses_anything(part: str, least: int) -> None:
     nothing_wrong([part], least)
 
 
+@pytest.mark.night("the search itself, with a bug in the store: 15 s each")
+@pytest.mark.slow("kills the store at dozens of its writes")
 @pytest.mark.parametrize(("bug", "part"), FOUND_BY)
 def test_a_planted_bug_is_found(bug: str, part: str) -> None:
     code, figures = searched("--bug", bug, "--every", str(SPARSELY), part)

@@ -16,6 +16,7 @@ def _confirm(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 @pytest.mark.parametrize("has_scripts", [True, False])
 def test_a_dead_letter_is_put_back_and_runs_again(dashboard: Dashboard, opened: Opened, has_scripts: bool) -> None:
     flag = dashboard.folder / f"mended-{has_scripts}"
@@ -149,6 +150,7 @@ def test_all_of_a_page_are_chosen_at_once(dashboard: Dashboard, opened: Opened) 
     expect(page.locator("#live input:checked")).to_have_count(0)
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_a_page_is_live_until_it_is_paused(dashboard: Dashboard, opened: Opened) -> None:
     page = opened("/ui/q/demo/tasks?id=live-")
     expect(page.get_by_text("No task matches")).to_be_visible()
@@ -182,6 +184,7 @@ class _no_request:  # noqa: N801 - a context
         assert self._asked == []
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_a_service_that_is_away_leaves_what_stands_there(opened: Opened) -> None:
     """And says so beside it; when it is back, the page goes on."""
     page = opened("/ui/q/demo")

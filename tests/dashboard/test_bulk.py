@@ -22,6 +22,7 @@ from tests.service.server import HttpServer
 pytestmark = pytest.mark.check
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_what_a_filter_takes_is_put_back_and_nothing_else(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     die(dashboard, queue, 1200, 137)
     die(dashboard, queue, 30, 3)
@@ -35,6 +36,7 @@ def test_what_a_filter_takes_is_put_back_and_nothing_else(dashboard: Dashboard, 
     assert counts(dashboard, queue) == {"ready exit 137": 1200, "dead exit 3": 30, "dead exit 137": 5}
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_a_group_of_dead_letters_is_put_back_from_its_row(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     die(dashboard, queue, 8, 137)
     die(dashboard, queue, 3, 3)
@@ -159,6 +161,8 @@ def _wait_for_rest(dashboard: Dashboard, queue: str) -> None:
         time.sleep(2)
 
 
+@pytest.mark.night("a service, workers and a browser: 20 s")
+@pytest.mark.slow("a browser beside a service and workers")
 def test_one_whose_token_is_revoked_goes_no_further(dashboard: Dashboard, queue: str) -> None:
     die(dashboard, queue, 6000, 137)
     token = dashboard.token("view", "operate")

@@ -61,6 +61,7 @@ def test_a_queue_that_nobody_has_noted(queue: str, opened: Opened) -> None:
     expect(page.locator("#chart-runs")).to_contain_text("Nobody has noted it in this time")
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_hosts_show_idle_workers_and_those_that_are_gone(dashboard: Dashboard, queue: str, opened: Opened) -> None:
     page = opened("/ui/hosts")
     own = Dashboard(dashboard.server, dashboard.spec.replace("/demo", f"/{queue}"), dashboard.folder)

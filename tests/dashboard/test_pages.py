@@ -64,6 +64,7 @@ def _violations(page: Page) -> list[str]:
     ]
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 @pytest.mark.parametrize(
     ("path", "scheme"),
     [

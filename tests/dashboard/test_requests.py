@@ -296,6 +296,7 @@ def _beginning(dashboard: Dashboard) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 def test_who_begins_to_sign_in_and_sends_no_more_keeps_nobody_out(dashboard: Dashboard) -> None:
     """Each has ten seconds; of more than a hundred the oldest gives way at once."""
     token = dashboard.token("view")

@@ -28,6 +28,7 @@ async def _place(tmp_path: Path) -> tuple[str, Settings]:
     return spec, settings
 
 
+@pytest.mark.slow("a browser beside a service and workers")
 async def test_each_queue_of_the_place_is_noted(tmp_path: Path) -> None:
     """Also where the notes of one cannot be kept; and what is deleted is left alone."""
     spec, settings = await _place(tmp_path)

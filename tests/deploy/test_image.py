@@ -102,6 +102,7 @@ def _run(*command: str, cwd: Path | None = None, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow("takes the image's steps")
 def test_the_wheel_brings_all_that_the_command_line_needs(image: Path) -> None:
     code = "import jobq_azure, jobq_sqlite, jobq_memory, jobq_postgres, prometheus_client, opentelemetry, pathlib as p"
     _run(str(image / "bin/python"), "-P", "-c", code)
@@ -194,6 +195,7 @@ def test_a_task_runs_as_a_stranger_on_a_read_only_tree(container: Container) -> 
     assert any(line["event"] == "task.succeeded" for line in lines)
 
 
+@pytest.mark.slow("takes the image's steps")
 @needs_namespaces
 def test_pid_1_passes_sigterm_on_and_ends_within_the_budget(container: Container) -> None:
     """The watcher is PID 1: a task that ignores SIGTERM is gone in time with its orphans, and is given back."""

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 _DESIGN: Final = ROOT / "docs/design"
 _QUOTED: Final = re.compile(r"\b(?:S(?:1[01]|[1-9])|P[1-8]|L[1-6]|A(?:1[0-3]|[1-9])|T(?:1[01]|[1-9]))\b")
@@ -58,6 +60,7 @@ def test_each_section_that_is_quoted_is_there() -> None:
             assert rule in timing, name
 
 
+@pytest.mark.slow("runs each command that is shown, each a process")
 def test_the_variables_that_are_read_beside_the_table_of_settings_are_those_that_it_names() -> None:
     section = (_DESIGN / "architecture.md").read_text().partition("## 11. ")[2].partition("\n## ")[0]
     named: dict[str, set[str]] = {}

@@ -52,6 +52,7 @@ def _next_home(reader: Reader, name: str, text: str) -> None:
         reader.jobq.fill(Task.new(command="echo waited"))
 
 
+@pytest.mark.slow("runs each command that is shown, each a process")
 @pytest.mark.parametrize("command", [name for name, shown in EXAMPLES.items() if shown])
 def test_what_help_shows_runs(tmp_path: Path, command: str) -> None:
     reader = Reader(tmp_path)

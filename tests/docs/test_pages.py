@@ -33,6 +33,7 @@ PROMISED: Final = {
 }
 
 
+@pytest.mark.slow("runs each command that is shown, each a process")
 @pytest.mark.parametrize("page", [page for page in PAGES if shows_what_runs(page)])
 def test_what_a_page_shows_runs(tmp_path: Path, page: str) -> None:
     Reader(tmp_path).reads(page)
@@ -40,6 +41,7 @@ def test_what_a_page_shows_runs(tmp_path: Path, page: str) -> None:
         assert re.fullmatch(pattern, (tmp_path / name).read_text())
 
 
+@pytest.mark.slow("runs each command that is shown, each a process")
 @pytest.mark.parametrize("name", PROMISED)
 def test_an_example_runs(tmp_path: Path, name: str) -> None:
     reader = Reader(tmp_path)

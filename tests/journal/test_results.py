@@ -28,6 +28,7 @@ from .conftest import Place, everywhere
 pytestmark = pytest.mark.check
 
 
+@pytest.mark.slow("workers on each store, and leases of seconds")
 @everywhere
 def test_what_each_attempt_came_to_is_kept(place: Place) -> None:
     good, bad = place.push(
@@ -232,6 +233,7 @@ async def test_an_interrupt_between_push_and_wait_tells_of_both(tmp_path: Path) 
             await how.awaited(backend, cut)
 
 
+@pytest.mark.slow("workers on each store, and leases of seconds")
 @everywhere
 async def test_a_push_returns_ids_that_know_their_results(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     if place.is_azure:  # what was cleared may run all the same, until two leases of five minutes are over

@@ -61,6 +61,7 @@ def tell(outcome: str) -> None:
     assert not outcome, outcome
 
 
+@pytest.mark.slow("contests of processes over leases of seconds")
 @pytest.mark.timeout(180)  # the first one waits for all
 @pytest.mark.parametrize("case", named_leases.cases(), ids=str)
 def test_azure(case: LeaseCase, on_blobs: Ended) -> None:

@@ -12,6 +12,7 @@ from tests.models.search import Case, search
 _MOST_STEPS = 20  # of a counter-example: a person reads it
 
 
+@pytest.mark.slow("searches every state of a model")
 @pytest.mark.check
 @pytest.mark.timeout(300)  # of wall time: the largest takes 20 s of a core, which others may want too
 @pytest.mark.parametrize(

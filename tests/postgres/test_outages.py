@@ -225,6 +225,7 @@ def test_whoever_waits_outlasts_an_outage(database: Database, tmp_path: Path) ->
         waiting.communicate()
 
 
+@pytest.mark.slow("a real server, and leases of seconds")
 def test_an_outage_is_two_lines_whatever_runs(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """One for two tasks, their ends and the receives, and one when the server is back."""
     spec, jobq = own_postgres.database.spec(), Jobq(tmp_path)

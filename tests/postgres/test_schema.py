@@ -206,6 +206,7 @@ async def test_each_role_does_its_own_with_batches(database: Database, roles: di
             await watcher.batches.seal("s8")
 
 
+@pytest.mark.slow("a real server, and leases of seconds")
 def test_each_role_does_its_own_on_the_command_line_and_nothing_else(
     database: Database, roles: dict[str, str], tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 @pytest.mark.timeout(180)
 def test_every_result_is_right_although_a_worker_is_killed_half_way(tmp_path: Path) -> None:
     """S1, L6: hash every file of the standard library; SIGKILL one of two workers; nothing is lost."""

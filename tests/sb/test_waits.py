@@ -17,6 +17,7 @@ def _locks(request: ProxiedRequest) -> bool:
     return request.path.endswith("/messages/head")
 
 
+@pytest.mark.slow("locks of seconds on the emulator")
 async def test_l1_a_worker_waits_for_what_a_lost_receive_may_have_locked(tmp_path: Path) -> None:
     """As long as the queue locks, however short a lease is asked for."""
     with collected():
@@ -28,6 +29,7 @@ async def test_l1_a_worker_waits_for_what_a_lost_receive_may_have_locked(tmp_pat
             assert stage.queue.messages() == [], result.err
 
 
+@pytest.mark.slow("locks of seconds on the emulator")
 async def test_l1_a_worker_waits_for_what_a_look_beside_others_may_have_locked(stage: Stage) -> None:
     """The first one came, and the answers to the looks for more were lost."""
     await stage.pushed(2)
@@ -46,6 +48,7 @@ async def test_l1_a_worker_waits_for_what_a_look_beside_others_may_have_locked(s
     assert stage.queue.messages() == [], result.err
 
 
+@pytest.mark.slow("locks of seconds on the emulator")
 async def test_l1_a_worker_waits_as_long_as_the_queue_locks_which_it_may_not_look_at(tmp_path: Path) -> None:
     """By what an earlier message has shown; it waited for as long as its settings say."""
     with collected():

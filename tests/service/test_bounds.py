@@ -215,13 +215,14 @@ def _store(name: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[
         yield "memory://bounds" if name == "memory" else spec
 
 
+@pytest.mark.slow("a service and its clients, each a process")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param("memory", marks=pytest.mark.night),
         "sqlite",
-        "http",
+        pytest.param("http", marks=pytest.mark.night),
         pytest.param("postgres", marks=pytest.mark.night),
     ],
 )
@@ -231,7 +232,7 @@ def test_what_one_door_lets_in_the_next_does_not_refuse(
     """S1, S6, L1: at the edges of depth and size, and with the characters that a format may choke on."""
     with _store(name, tmp_path, request) as place:
 
-        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
         @given(CASES)
         def check(case: Case) -> None:
             asyncio.run(pass_all_doors(resolve(f"{place}/q-{uuid4().hex[:8]}", Settings()), case, case.task()))
@@ -239,13 +240,14 @@ def test_what_one_door_lets_in_the_next_does_not_refuse(
         check()
 
 
+@pytest.mark.slow("a service and its clients, each a process")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param("memory", marks=pytest.mark.night),
         "sqlite",
-        "http",
+        pytest.param("http", marks=pytest.mark.night),
         pytest.param("postgres", marks=pytest.mark.night),
     ],
 )
@@ -267,6 +269,7 @@ def test_the_largest_task_of_each_kind_can_be_started(way: str) -> None:
     subprocess.run(argv_of(task), env=environment, check=True)
 
 
+@pytest.mark.slow("a service and its clients, each a process")
 async def test_batches_of_an_iterator_are_taken(tmp_path: Path) -> None:
     """Tasks that are taken one by one are taken from an iterator too, whatever they hold."""
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path) as server:

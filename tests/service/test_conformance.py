@@ -48,6 +48,7 @@ def ended(folder: Path) -> Ended:
         return run_all(harnesses.tasks(server, inject), _AT_ONCE)
 
 
+@pytest.mark.slow("a service and its clients, each a process")
 @pytest.mark.timeout(180)  # the first one waits for all
 @pytest.mark.parametrize("case", conformance.cases(), ids=str)
 def test_tasks(case: conformance.Case, ended: Ended) -> None:

@@ -153,6 +153,7 @@ async def others(url: str, warm: asyncio.Event, until: asyncio.Event) -> list[li
     return rounds[1:]
 
 
+@pytest.mark.slow("a service and its clients, each a process")
 async def test_others_are_answered_meanwhile(tmp_path: Path) -> None:
     with running(f"sqlite://{tmp_path}/jobs.db/demo", tmp_path, "--rate-limit", "100000") as server:
         await _attack(server)

@@ -26,17 +26,21 @@ BUS_SEEDS = (*range(1, 41), 72, 79, 84, 214, 253)
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow("runs dozens of seeds")
 def test_no_rule_is_broken() -> None:
     totals = _run(SEEDS, "memory")
     least = Floors(seeds=120, steps=500_000, leases=3000, lease_hours=20.0, each_fault=3)
     assert not least.missed(totals)
 
 
+@pytest.mark.check
+@pytest.mark.slow("runs dozens of seeds")
 def test_no_rule_is_broken_on_the_real_sql() -> None:
     totals = _run(range(1001, 1026), "sqlite")
     assert totals.leases > 600
 
 
+@pytest.mark.slow("runs dozens of seeds")
 def test_no_rule_is_broken_on_the_machine_of_the_store() -> None:
     """Rule 12: it is suspended and frozen, its clock is set, and nothing is excused, nor killed for it."""
     totals = _run(EMBEDDED_SEEDS, "embedded")
@@ -44,6 +48,7 @@ def test_no_rule_is_broken_on_the_machine_of_the_store() -> None:
     assert {what for what in struck if totals.faults[what] >= 3} == struck
 
 
+@pytest.mark.slow("runs dozens of seeds")
 def test_no_rule_is_broken_by_the_copies_of_service_bus() -> None:
     """Two requests to go back, long polls that are given up, names that the broker drops."""
     totals = _run(BUS_SEEDS, "service-bus")
@@ -63,6 +68,8 @@ def forgetful(server: Machine) -> Iterator[MemoryBackend]:
     yield _Forgetful(Router(clock=server), "theirs")
 
 
+@pytest.mark.check
+@pytest.mark.slow("runs dozens of seeds")
 def test_a_third_partys_backend_can_be_simulated() -> None:
     totals = run_many(range(1, 26), forgetful, processes=1, stop_at=lambda seen: bool(seen.failures))
     assert totals.failures[0].rule == "S1"
@@ -84,6 +91,7 @@ def _replay(seed: int, hash_seed: int, *options: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("seed", "store"),
     [

@@ -81,6 +81,7 @@ def harness(request: pytest.FixtureRequest) -> Harness:
     return harnesses.storage_queue(request.getfixturevalue("azurite").connection_string, ACCOUNT)
 
 
+@pytest.mark.slow("runs dozens of seeds")
 async def test_s11_a_killer_takes_none_of_its_neighbours_with_it_on(harness: Harness) -> None:
     async with fleet_on(harness, slots=4, settings=QUICK | {"backoff": timedelta(0)}) as fleet:
         killer, *fellows = await suspects(fleet, 4, seconds=0.05)  # it has taken three with it before
@@ -261,6 +262,7 @@ async def _a_thousand(judged: Callable[[Task, int], bool] | None, monkeypatch: p
     return sorted(fleet.done_at.values())[949] - began
 
 
+@pytest.mark.slow("runs dozens of seeds")
 async def test_throughput_where_machines_vanish_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: what is given back for a killer's sake costs the good ones 5 % at most."""
     now = await _a_thousand(None, monkeypatch)

@@ -26,6 +26,7 @@ async def _put_all(wire: StorageQueueClient, texts: list[str]) -> None:
     await asyncio.gather(*(put(text) for text in texts))
 
 
+@pytest.mark.slow("waits for outages and leases of Azurite")
 @pytest.mark.parametrize(
     ("bad", "good"),
     [

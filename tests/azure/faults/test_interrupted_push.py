@@ -54,6 +54,7 @@ async def test_a_lost_answer_names_its_line_and_the_rest(stage: Stage) -> None:
     assert await stage.total() == 1
 
 
+@pytest.mark.slow("waits for outages and leases of Azurite")
 async def test_a_walk_names_what_is_in_doubt_too(stage: Stage) -> None:
     """Running it again queues a page again under the same ids, which a Storage Queue takes twice."""
     (stage.folder / "lines").write_text("".join(f"echo {n}\n" for n in range(5)))

@@ -71,6 +71,7 @@ async def test_l1_what_was_put_off_comes_when_it_is_due_though_the_answer_was_lo
     assert (await finished(queue)).counts["succeeded"] == 1
 
 
+@pytest.mark.slow("waits for outages and leases of Azurite")
 async def test_l1_what_is_put_off_later_comes_later(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its put-off was refused at first: counted was from before that."""
     monkeypatch.setattr("jobq_azure.table_journal.backend._PUT_OFF", timedelta(seconds=_HIDDEN))
@@ -115,6 +116,7 @@ def _asks_for_what_came(stage: Stage) -> bool:
     return bool(came) and any(each.strike is Strike.HANG and each.began >= max(came) for each in stage.tables.requests)
 
 
+@pytest.mark.slow("waits for outages and leases of Azurite")
 async def test_l1_what_is_given_back_slowly_is_told_of_at_once(stage: Stage) -> None:
     """Its table and its queue hung: a look that followed found an empty queue, and the worker ended with 0."""
     queue = await ledgered(stage)

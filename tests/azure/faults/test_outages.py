@@ -14,6 +14,7 @@ pytestmark = pytest.mark.check
 _LEASE_SECONDS = 4.0
 
 
+@pytest.mark.slow("waits for outages and leases of Azurite")
 @pytest.mark.parametrize("outage", ["black hole", "refusal"])
 async def test_task_is_dead_before_its_lease_ends(stage: Stage, outage: str) -> None:
     await stage.backend.push([Task.new(command=TICKS)])

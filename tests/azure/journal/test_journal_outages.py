@@ -124,6 +124,7 @@ async def test_memory_is_bounded_and_ends_outlast_beats(stage: Stage, caplog: py
     assert "were not written" in caplog.text
 
 
+@pytest.mark.slow("leases of seconds on Azurite")
 async def test_a_refusing_table_is_asked_seldom(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """1,000 tasks with the table unreachable cost no more requests than the pauses allow, and so no more time."""
     caplog.set_level(logging.ERROR)

@@ -115,6 +115,7 @@ async def test_what_a_task_costs(stage: Stage) -> None:
     assert 3 <= asked.count(("POST", "$batch")) == len(asked) - 1 <= 15, "for thirty tasks"
 
 
+@pytest.mark.slow("leases of seconds on Azurite")
 async def test_a_push_that_is_faster_than_the_table_waits_for_it(stage: Stage) -> None:
     queue = await journaled(stage)
     queue.writer._most_notes = 400

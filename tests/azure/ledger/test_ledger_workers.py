@@ -67,6 +67,7 @@ async def _killed(site: Site, count: int, kills: int) -> None:
     assert Counter(json.loads(row)["state"] for row in rows) == {"succeeded": count - 1, "dead": 1}
 
 
+@pytest.mark.slow("leases of seconds on Azurite")
 async def test_the_commands_of_a_batch(stage: Stage) -> None:
     (stage.folder / "tasks.txt").write_text("echo a\nexit 3\n")
     again = ["push", "--batch", NAME, "--num-retries", "0", str(stage.folder / "tasks.txt")]

@@ -194,6 +194,7 @@ def test_refused_records_are_left_out_and_named(jobq: Jobq, interrupted: Path) -
     assert "n is done" in jobq(*fanout()).err
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 def test_what_is_refused_is_left_out_of_its_batch(jobq: Jobq) -> None:
     (jobq.folder / "many").write_bytes(b"a\n-b\nc\n\xff\nd\n-e\n-f\n-g\nh\n-i\n-j\n-k\n")
     result = jobq(*fanout("--batch", "3", "--skip-refused")[:-1], "{items}", "{count}")

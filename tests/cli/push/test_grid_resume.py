@@ -99,6 +99,7 @@ def test_another_sweep_under_the_same_name_is_refused(jobq: Jobq) -> None:
     assert count_in(jobq.file) == 8
 
 
+@pytest.mark.slow("real processes, and leases of seconds")
 def test_a_file_that_is_changed_while_it_is_read_is_refused(jobq: Jobq) -> None:
     """Rewritten between two pages: a mixture of both is not taken for either."""
     file = jobq.folder / "f.csv"
