@@ -72,7 +72,7 @@ def said(result: Result, folder: Path) -> str:
 def typed(jobq: Jobq, line: str) -> Result:
     """Run a line as a shell would that knows variables and `~`, and no more."""
     before, after = re.fullmatch(r"((?:[A-Z_]+=\S+ )*)jobq(.*)", line).groups()  # type: ignore[union-attr] # else no line
-    words = [str(Path(word).expanduser()) if word.startswith("~") else word for word in shlex.split(after)]
+    words = [re.sub("^~", f"{jobq.folder}/home", word) for word in shlex.split(after)]
     environment = dict(word.split("=", 1) for word in before.split()) | {"COLUMNS": "100", "TZ": "UTC"}
     return jobq(*words, env=environment, code=None)
 
