@@ -94,7 +94,7 @@ def _runs(files: Iterable[str]) -> Iterator[tuple[list[str], int]]:
         folder = Path(file.partition("::")[0]).resolve().relative_to(_HERE).parts[0]
         (apart if folder in _APART else alone if folder in _ALONE else rest).append(file)
     yield rest, _SIDE_BY_SIDE
-    yield apart, _SIDE_BY_SIDE
+    yield apart, _SIDE_BY_SIDE // 2
     yield alone, 1
 
 
