@@ -61,14 +61,15 @@ def main(words: list[str]) -> int:
                 break
     reports = sorted(place.glob("*/*.xml"))  # below are the folders of tests, with what they write
     print(*summary.lines(reports, began, processes), sep="\n", flush=True)
-    if asked.record and not any(codes):
-        seconds.write(asked.tier, reports)
+    has_run = summary.has_run(reports)
     bad = [abs(code) for code in codes if code not in {0, _NOTHING_COLLECTED}]
+    if asked.record and not bad:
+        seconds.write(asked.tier, reports)
     if bad:
         print(f"what the tests have left is in {place}", file=sys.stderr)
     else:
         shutil.rmtree(place, ignore_errors=True)
-    return max(bad, default=0 if summary.has_run(reports) else _NOTHING_COLLECTED)
+    return max(bad, default=0 if has_run else _NOTHING_COLLECTED)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
