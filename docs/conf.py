@@ -1,4 +1,4 @@
-"""The documentation site: `make site` builds it into build/site, and fails at any warning or broken link inside."""
+"""The documentation site: `make docs` builds it into build/site, and fails at any warning or broken link inside."""
 
 import sys
 from pathlib import Path

@@ -265,4 +265,4 @@ STORES: Final = {store.name: store for store in (SqliteStore, ServiceStore, Post
 
 def why_not(name: str) -> str:
     """Say why a store cannot be had here; empty when it can."""
-    return "" if name != "azurite" or is_installed() else "Azurite is not installed: `make chaos` does it"
+    return "" if name != "azurite" or is_installed() else "Azurite is not installed: `make install` does it"

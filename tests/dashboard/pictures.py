@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/dashboard.md: `make pictures`. A real service, real workers, a real browser."""
+"""Takes the pictures of docs/dashboard.md, of a real service: `python -m tests.dashboard.pictures`."""
 
 import math
 import os

@@ -20,7 +20,7 @@ FOREIGN = re.compile(
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it as `make site` does: a warning is an error, and a link inside that leads nowhere is a warning."""
+    """Build it as `make docs` does: a warning is an error, and a link inside that leads nowhere is a warning."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     built = subprocess.run(

@@ -1,1 +1,1 @@
-"""Small faults, each with the test that must fail under it: `make mutants` replays them all."""
+"""Small faults, each with the test that must fail under it: `python -m tests.mutants` replays them all."""

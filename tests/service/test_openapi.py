@@ -45,7 +45,7 @@ def test_schemathesis(server: HttpServer, tmp_path: Path) -> None:
 @pytest.mark.night
 @pytest.mark.timeout(1200)
 def test_schemathesis_at_length(tmp_path: Path) -> None:
-    """Five minutes, all phases, stateful too: `make fuzz-http`."""
+    """Five minutes, all phases, stateful too: a part of `make night`."""
     place = f"sqlite://{tmp_path}/jobs.db/demo"
     with running(place, tmp_path, "--rate-limit", "100000", is_open=False) as server:
         assert server.token_file is not None

@@ -1,4 +1,4 @@
-"""The bank of mutants follows the code: `make mutants` replays it, which takes minutes."""
+"""The bank of mutants follows the code: `python -m tests.mutants` replays it, which takes minutes."""
 
 import ast
 import json
